@@ -11,7 +11,7 @@ SEED ?= 0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo java test test-all test-exhaustive check bench constraints notebooks clean
+.PHONY: help demo java test test-all test-exhaustive coverage check bench constraints notebooks clean
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
@@ -23,6 +23,7 @@ help:
 	@echo "make test           quick tests and a walk through every service; ARGS=PATH: any part"
 	@echo "make test-all       all tests; large enumerations are sampled (SEED=N)"
 	@echo "make test-exhaustive  all tests, every case of enumerations, 1000 examples of each law: hours"
+	@echo "make coverage       make test, and which lines of the package it ran, also in processes that tests start"
 	@echo "make check          lint, format, types, layers, documented commands, exact versions"
 	@echo "make bench          run every benchmark; results go to build/bench.jsonl too"
 	@echo "make constraints    resolve the newest versions of everything into constraints.txt"
@@ -37,10 +38,10 @@ java:
 	@tools/java.sh
 
 # The levels are those of tests/sampling.py.
-test: export HOPYARD_TESTS := quick
+test coverage: export HOPYARD_TESTS := quick
 test-all: export HOPYARD_TESTS := ci
 test-exhaustive: export HOPYARD_TESTS := exhaustive
-test test-all test-exhaustive: export HOPYARD_SEED := $(SEED)
+test test-all test-exhaustive coverage: export HOPYARD_SEED := $(SEED)
 test: java .venv/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
@@ -49,6 +50,13 @@ test-all: java .venv/.dev
 
 test-exhaustive: java .venv/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --timeout 0 $(ARGS)
+
+coverage: java .venv/.dev
+	rm -rf build/coverage
+	mkdir -p build/coverage
+	$(BIN)/python -m coverage run -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
 
 check: .venv/.dev
 	$(BIN)/ruff check

@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests import durations, forked
+from tests import arranging, durations, forked
 from tests.durations import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401
+from tests.ray_cluster import cluster, cluster_if_there, spare, until  # noqa: F401
 from tests.sampling import LEVEL, SEED
 
 # The same examples everywhere and every time, but for the level that looks for new ones; no deadline, since machines
@@ -51,8 +52,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The frameworks that tests import are millions of objects, of which none becomes garbage.
 gc.disable()
 
-FORKS = sys.platform == "linux" and LEVEL == "quick"
-"""Whether Python processes are forked off one; above the level ``quick`` each starts as it does for users."""
+FORKS = sys.platform == "linux" and LEVEL != "exhaustive"
+"""Whether Python processes are forked off one; at the level ``exhaustive`` each starts as it does for users."""
 
 if FORKS:
     forked.install(forked.connect)
@@ -86,8 +87,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on the Spark session come first: they are slow, and one of several test processes gets them all."""
-    items.sort(key=lambda item: "spark_if_there" not in getattr(item, "fixturenames", ()))
+    items[:] = arranging.arranged(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from tests import forked
+from tests.arranging import SLOW_FOLDERS
 
 MOST = 2.0
 EXCEPTIONS = Path(__file__).with_name("slow.txt")
-_SLOW_FOLDERS = ("tests/services/", "tests/long/", "tests/walks/")
 _CPU = "cpu seconds"
 
 _begun = pytest.StashKey[float]()
@@ -65,7 +65,7 @@ class Durations:
         long = [
             (nodeid, cpu)
             for nodeid, cpu in every
-            if cpu > MOST and not nodeid.startswith(_SLOW_FOLDERS) and nodeid.partition("[")[0] not in known
+            if cpu > MOST and not nodeid.startswith(SLOW_FOLDERS) and nodeid.partition("[")[0] not in known
         ]
         if long:
             terminalreporter.section(f"quick tests above {MOST:g} s of CPU time")

@@ -1,12 +1,12 @@
 """Python processes that tests start, forked off one that has imported what they need instead of started from nothing.
 
-``install`` makes ``subprocess.Popen`` do so for this interpreter with ``-c`` or ``-m``, in this process and
-in those that it starts so. What starts is a process like any other: with its own signals, descriptors, environment,
-folder and exit code; it can be killed, and a killed parent leaves it behind. What is different: its parent
-is the process that forks (``main``), and modules are there already. Programs that could notice (``NOTICED``) and
-environments that Python or a library reads when it starts (``READ_AT_START``) get an interpreter of their own, and so
-does what has another session, or is to have one: nothing from outside can join its groups of processes. The fixture
-``fresh_processes`` does so for a whole test.
+``install`` makes ``subprocess.Popen`` do so for this interpreter with ``-c``, ``-m`` or a script, in this process and
+in those that it starts so; git starts ``COMMAND``, which asks for one. What starts is a process like any other: with
+its own signals, descriptors, environment, folder and exit code; it can be killed, and a killed parent leaves it behind.
+What is different: its parent is the process that forks (``main``), and modules are there already. One that is to have
+a session of its own gets another process that forks, in that session: nothing from outside can join its groups of
+processes. Programs that could notice (``NOTICED``), and environments that Python or a library reads when it starts
+(``READ_AT_START``), get an interpreter of their own. The fixture ``fresh_processes`` does so for a whole test.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from __future__ import annotations
 import array
 import atexit
 import contextlib
+import fcntl
 import gc
-import importlib
+import importlib.machinery
 import io
 import os
 import pickle
+import re
 import runpy
 import secrets
 import selectors
+import shlex
 import signal
 import socket
 import struct
@@ -29,6 +32,7 @@ import subprocess
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -49,7 +53,7 @@ MODULES = (
     "hopyard.tune",
     "hopyard.tune.tensorboard",
 )
-NOTICED = ("sys.modules", "meta_path", "find_spec", "resource", "VmRSS", "RssAnon", "prctl", "tracemalloc")
+NOTICED = re.compile(r"\b(sys\.modules|meta_path|find_spec|resource|VmRSS|RssAnon|prctl|tracemalloc)\b")
 READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "GLIBC", "MALLOC", "ARROW_", "TORCH", "JAX", "XLA", "TF_")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 HASHING = {"PYTHONHASHSEED": "0"}  # as workers have it; the tests themselves hash by another seed
@@ -58,17 +62,18 @@ FRESH = "HOPYARD_TESTS_FRESH"
 
 _PYTHON = sys.executable  # which tests may change
 _SIZE = struct.Struct("!I")
+_TOP = 256  # no descriptor of a process that forks is above
 _ANSWER = struct.Struct("!qd")  # a process id or an exit status, and CPU seconds
 
 
 class Request(NamedTuple):
-    """A process to be: what ``Popen`` was given, and what a child has of its parent."""
+    """A process to be: what ``Popen`` was given, and what a child has of its parent; without a group: a new session."""
 
     arguments: tuple[str, ...]
     folder: str
     environment: dict[str, str]
     descriptors: tuple[int, ...]
-    group: int
+    group: int | None
     owner: int
     ignored: tuple[int, ...]
     umask: int
@@ -93,18 +98,17 @@ class Forks:
         self.session = session
         self.environment = _read_at_start(environment)
 
-    def takes(self, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
+    def takes(self, arguments: Sequence[str], folder: str, environment: Mapping[str, str]) -> bool:
         """Whether a process is none the worse for being forked."""
-        if len(arguments) < 2 or arguments[0] != _PYTHON or os.getsid(0) != self.session:
+        if arguments[0] != _PYTHON or os.getsid(0) != self.session:
             return False
-        kind, *rest = arguments[1:]
-        if kind not in ("-c", "-m") or not rest:
+        text = _program(arguments[1:], folder)
+        if text is None or NOTICED.search(text):
             return False
-        text = rest[0]
-        return not any(word in text for word in NOTICED) and _read_at_start(environment) == self.environment
+        return _read_at_start(environment) == self.environment
 
     def start(self, request: Request, descriptors: Sequence[int]) -> Process:
-        connection = self._connect()
+        connection = _connected(self.address)
         try:
             data = pickle.dumps(tuple(request))
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
@@ -118,16 +122,22 @@ class Forks:
 
     def cpu(self) -> float:
         """CPU seconds of the owner's processes that have ended."""
-        with self._connect() as connection:
-            data = pickle.dumps(self.owner)
-            connection.sendall(_SIZE.pack(len(data)) + data)
-            _, seconds = _ANSWER.unpack(_exactly(connection, _ANSWER.size))
-        return float(seconds)
+        return _count(self.address, self.owner, 0.0)
 
-    def _connect(self) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(self.address)
-        return connection
+
+def _connected(address: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address)
+    return connection
+
+
+def _count(address: str, owner: int, more: float) -> float:
+    """Add CPU seconds to those of an owner; how many there are then."""
+    with _connected(address) as connection:
+        data = pickle.dumps((owner, more))
+        connection.sendall(_SIZE.pack(len(data)) + data)
+        _, seconds = _ANSWER.unpack(_exactly(connection, _ANSWER.size))
+    return float(seconds)
 
 
 class Process:
@@ -177,21 +187,13 @@ def install(forks: Forks | Callable[[], Forks]) -> None:
     ) -> None:  # fmt: skip
         *pipes, _, gid, gids, uid, umask, start_new_session, process_group = more
         plain = not shell and preexec_fn is None and executable is None and close_fds
-        plain = (
-            plain
-            and not start_new_session
-            and gid is None
-            and gids is None
-            and uid is None
-            and umask == -1
-            and process_group == -1
-        )
+        plain = plain and gid is None and gids is None and uid is None and umask == -1 and process_group == -1
         arguments = [] if isinstance(args, (str, bytes, os.PathLike)) else [os.fsdecode(a) for a in args]
         environment = dict(os.environ if env is None else env)
         plain = plain and arguments[:1] == [_PYTHON] and FRESH not in environment
         folder = str(Path(os.fsdecode("." if cwd is None else cwd)).absolute())
         plain = plain and Path(folder).is_dir()
-        if not plain or not connected().takes(arguments, environment):
+        if not plain or not connected().takes(arguments, folder, environment):
             execute(
                 self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
                 *more,
@@ -206,7 +208,7 @@ def install(forks: Forks | Callable[[], Forks]) -> None:
             folder,
             environment,
             (0, 1, 2, *pass_fds),
-            os.getpgrp(),
+            None if start_new_session else os.getpgrp(),
             connected().owner,
             tuple(
                 number
@@ -241,7 +243,9 @@ def install(forks: Forks | Callable[[], Forks]) -> None:
 
 
 ADDRESS = "HOPYARD_TESTS_FORKS"
-"""The variable that has the address for all processes of a run of the tests."""
+"""The variable that has the address for all processes of a run of the tests, and whose CPU seconds are counted."""
+COMMAND = f"{shlex.quote(sys.executable)} -I -S {shlex.quote(str(Path(__file__).absolute()))} run"
+"""For programs that know nothing of all this: as ``python``, but forked where that is possible."""
 
 _started: list[subprocess.Popen[bytes]] = []
 _forks: list[Forks] = []
@@ -249,16 +253,22 @@ _forks: list[Forks] = []
 
 def start() -> None:
     """Start the process that forks; it lives as long as this one."""
-    name = f"hopyard-tests-{os.getpid()}-{secrets.token_hex(8)}"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind("\0" + name)
-        listener.listen(64)  # whoever asks by now waits
+    with _listen() as listener:
         environment = {**os.environ, **dict.fromkeys(THREADS, "1"), **HASHING, FRESH: "1"}
         command = [sys.executable, __file__, str(listener.fileno())]
         _started.append(
             subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=[listener.fileno()])
         )
+        name = listener.getsockname()[1:].decode()
     os.environ[ADDRESS] = f"{os.getsid(0)} {name}"
+
+
+def _listen() -> socket.socket:
+    """A socket without a file, at which whoever asks by now waits."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"\0hopyard-tests-{os.getpid()}-{secrets.token_hex(8)}")
+    listener.listen(64)
+    return listener
 
 
 def connect() -> Forks:
@@ -266,8 +276,10 @@ def connect() -> Forks:
     if not _forks:
         if ADDRESS not in os.environ:
             start()
-        session, _, name = os.environ[ADDRESS].partition(" ")
-        _forks.append(Forks("\0" + name, os.getpid(), int(session), os.environ))
+        session, name, *owner = os.environ[ADDRESS].split()
+        owner = owner or [str(os.getpid())]
+        os.environ[ADDRESS] = " ".join((session, name, *owner))
+        _forks.append(Forks("\0" + name, int(*owner), int(session), os.environ))
     return _forks[0]
 
 
@@ -280,6 +292,27 @@ def close() -> None:
     for process in _started:
         process.kill()
         process.communicate()
+
+
+def _warnings(arguments: Sequence[str]) -> tuple[list[str], Sequence[str]]:
+    """What the options ``-W`` say, and the arguments behind them."""
+    options = []
+    while len(arguments) > 1 and arguments[0] == "-W":
+        options.append(arguments[1])
+        arguments = arguments[2:]
+    return options, arguments
+
+
+def _program(arguments: Sequence[str], folder: str) -> str | None:
+    """The text of a program, or the name of a module; None: of a program that cannot be forked."""
+    _, arguments = _warnings(arguments)
+    if len(arguments) > 1 and arguments[0] in ("-c", "-m"):
+        return arguments[1]
+    if not arguments or arguments[0].startswith("-"):
+        return None
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return Path(folder, arguments[0]).read_text()
+    return None
 
 
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
@@ -301,15 +334,23 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def main(descriptor: int) -> None:
-    """Fork what is asked for, until standard input ends. In a forked process: run what it is to run."""
+    """Import what programs need, and fork what is asked for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    listener = socket.socket(fileno=descriptor)
-    address = listener.getsockname().decode()
     for name in MODULES:
         importlib.import_module(name)
     sys.path[0] = ""  # which was the folder of this file
     gc.collect()
     gc.freeze()
+    _fork(socket.socket(fileno=descriptor))
+
+
+def _fork(listener: socket.socket, above: str | None = None) -> NoReturn:
+    """Fork what is asked for, until standard input ends. In a forked process: run what it is to run.
+
+    Args:
+        above: where to say in the end how many CPU seconds all that took.
+    """
+    address = listener.getsockname().decode()
     selector = selectors.PollSelector()
     selector.register(listener, selectors.EVENT_READ)
     selector.register(0, selectors.EVENT_READ)
@@ -318,13 +359,16 @@ def main(descriptor: int) -> None:
     while True:
         for key, _ in selector.select():
             if key.fd == 0:
+                for owner, used in seconds.items() if above is not None else ():
+                    with contextlib.suppress(OSError, EOFError):  # all tests have ended
+                        _count(above, owner, used)
                 os._exit(0)
             if key.fd in running:
                 pid, owner, connection = running.pop(key.fd)
                 selector.unregister(key.fd)
                 os.close(key.fd)
-                _, status, used = os.wait4(pid, 0)
-                seconds[owner] = seconds.get(owner, 0.0) + used.ru_utime + used.ru_stime
+                _, status, usage = os.wait4(pid, 0)
+                seconds[owner] = seconds.get(owner, 0.0) + usage.ru_utime + usage.ru_stime
                 with contextlib.suppress(OSError), connection:
                     connection.sendall(_ANSWER.pack(status, 0))
                 continue
@@ -334,14 +378,18 @@ def main(descriptor: int) -> None:
             except (OSError, EOFError):  # which was killed meanwhile
                 connection.close()
                 continue
-            if isinstance(asked, int):
+            if len(asked) == 2:
+                owner, more = asked
+                seconds[owner] = seconds.get(owner, 0.0) + more
                 with contextlib.suppress(OSError), connection:
-                    connection.sendall(_ANSWER.pack(0, seconds.get(asked, 0.0)))
+                    connection.sendall(_ANSWER.pack(0, seconds[owner]))
                 continue
             request = Request(*asked)
             if (pid := os.fork()) == 0:
                 own = [listener.fileno(), connection.fileno(), *running]
                 own += [other.fileno() for *_, other in running.values()]
+                if request.group is None:
+                    address = _new_session(address, [*own, *descriptors])
                 _become(request, descriptors, own)
                 install(Forks(address, request.owner, os.getsid(0), os.environ))
                 _run(request.arguments)
@@ -361,10 +409,34 @@ def _receive(connection: socket.socket) -> tuple[Any, list[int]]:
     return pickle.loads(_exactly(connection, *_SIZE.unpack(head))), descriptors
 
 
+def _new_session(above: str, own: Sequence[int]) -> str:
+    """Begin a session with a process that forks for it until this one ends, and is not its child; where to ask."""
+    os.setsid()
+    reading, writing = os.pipe()
+    end = fcntl.fcntl(writing, fcntl.F_DUPFD_CLOEXEC, _TOP)
+    os.close(writing)
+    listener = _listen()
+    address: str = listener.getsockname().decode()
+    if (pid := os.fork()) == 0:
+        if os.fork() != 0:
+            os._exit(0)
+        os.setpgid(0, 0)
+        for descriptor in (*own, end):
+            os.close(descriptor)
+        os.dup2(reading, 0)
+        os.close(reading)
+        _fork(listener, above)
+    os.waitpid(pid, 0)
+    os.close(reading)
+    listener.close()
+    return address
+
+
 def _become(request: Request, descriptors: Sequence[int], own: Sequence[int]) -> None:
     """Make this process the one that was asked for."""
-    with contextlib.suppress(OSError):  # the group has ended meanwhile
-        os.setpgid(0, request.group)
+    if request.group is not None:
+        with contextlib.suppress(OSError):  # the group has ended meanwhile
+            os.setpgid(0, request.group)
     top = 1 + max(request.descriptors)
     moved = []
     for descriptor in descriptors:  # so that none stands where another belongs
@@ -375,7 +447,7 @@ def _become(request: Request, descriptors: Sequence[int], own: Sequence[int]) ->
         os.close(descriptor)
     for descriptor, number in zip(moved, request.descriptors, strict=True):
         os.dup2(descriptor, number)
-    os.closerange(top, 256)
+    os.closerange(top, _TOP)
     os.umask(request.umask)
     os.chdir(request.folder)
     os.environ.clear()
@@ -441,15 +513,37 @@ def _run(arguments: Sequence[str]) -> NoReturn:
 
 
 def _execute(arguments: Sequence[str], module: types.ModuleType) -> None:
+    options, arguments = _warnings(arguments)
+    sys.warnoptions += options
+    warnings._processoptions(options)  # type: ignore[attr-defined]
     kind, *rest = arguments
     if kind == "-m":
         sys.argv[:] = ["-m", *rest[1:]]
         sys.path[0] = os.getcwd()  # noqa: PTH109
         runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]
-    else:
+    elif kind == "-c":
         sys.argv[:] = ["-c", *rest[1:]]
         exec(compile(rest[0], "<string>", "exec"), module.__dict__)
+    else:
+        file = str(Path(kind).absolute())
+        sys.argv[:] = arguments
+        sys.path[0] = str(Path(file).resolve().parent)
+        module.__file__ = file
+        module.__loader__ = importlib.machinery.SourceFileLoader("__main__", file)
+        exec(compile(Path(file).read_bytes(), file, "exec"), module.__dict__)
+
+
+# For programs that know nothing of it
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run Python with these arguments, forked where that is possible; its exit status."""
+    if ADDRESS in os.environ:
+        install(connect)
+    return subprocess.call([sys.executable, *arguments])
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "run":
+        sys.exit(run(sys.argv[2:]))
     main(int(sys.argv[1]))

@@ -7,9 +7,10 @@ header shows.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 LEVELS = ("quick", "ci", "exhaustive")
@@ -38,3 +39,14 @@ def sample(name: str, cases: Iterable[Case], quick: int, ci: int) -> list[Case]:
         return every
     chosen = random.Random(f"{SEED} {name}").sample(range(len(every)), number)
     return [every[at] for at in sorted(chosen)]
+
+
+def moments(name: str, quick: int, ci: int) -> Iterator[int]:
+    """0, 1, 2, ... without an end, one in so many of them; all where the level is ``exhaustive``.
+
+    For what is done until it is no longer interrupted: nobody knows before how many moments there are.
+    """
+    one_in = by_level(quick, ci, 1)
+    chosen = random.Random(f"{SEED} {name}")
+    for start in itertools.count(step=one_in):
+        yield start + chosen.randrange(one_in)

@@ -13,7 +13,8 @@ from tests import forked
 from tests.sampling import LEVEL
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or LEVEL != "quick", reason="processes are forked on Linux, at the level quick"
+    sys.platform != "linux" or LEVEL == "exhaustive",
+    reason="processes are forked on Linux, below the level exhaustive",
 )
 
 PROGRAMS = {
@@ -52,11 +53,56 @@ def test_a_program_does_the_same(name: str, tmp_path: Path) -> None:
 def test_modules_do_the_same(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("NAME = __name__")
     (tmp_path / "script.py").write_text("import sys, beside\nprint(sys.argv, beside.NAME, __file__)\n1 / 0")
-    for arguments in (("-m", "script", "a"),):
+    for arguments in (
+        ("-m", "script", "a"),
+        ("script.py", "b"),
+        ("-W", "error", str(tmp_path / "script.py")),
+    ):
         forks = run(*arguments, folder=tmp_path)
         code, out, text = run(*arguments, folder=tmp_path, **{forked.FRESH: "1"})
         assert (forks[0], forks[1]) == (code, out)
         assert forks[2].splitlines()[-1] == text.splitlines()[-1] == "ZeroDivisionError: division by zero"
+
+
+def test_options_of_warnings_hold(tmp_path: Path) -> None:
+    code = "import sys, warnings; print(sys.warnoptions); warnings.warn('x')"
+    for options in ((), ("-W", "ignore"), ("-W", "ignore", "-W", "error")):
+        forks = run(*options, "-c", code, folder=tmp_path)
+        assert forks == run(*options, "-c", code, folder=tmp_path, **{forked.FRESH: "1"})
+
+
+SESSION = """
+import os, signal, subprocess, sys
+code = "import os, sys; print(os.getpgrp(), os.getsid(0), 'torch' in vars(sys)['mod' 'ules'], flush=True)"
+code += "; os.read(0, 1)"
+child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+print(os.getpid(), child.stdout.readline().split(), flush=True)
+signal.pause()
+"""
+
+
+def test_a_session_has_a_group_that_can_be_killed_with_all_that_it_started() -> None:
+    command = [sys.executable, "-c", SESSION]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        pid = str(process.pid)
+        said = process.stdout.readline()
+        os.killpg(process.pid, signal.SIGKILL)
+        assert said == f"{pid} {[pid, pid, 'True']}\n"
+        assert process.wait() == -signal.SIGKILL
+        assert process.stdout.read() == ""  # the child has ended, too
+    assert os.getsid(0) != process.pid
+
+
+def test_a_command_that_other_programs_start_is_forked(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import sys\nprint('torch' in vars(sys)['mod' 'ules'], sys.argv[1:])\nsys.exit(3)"
+    )
+    done = subprocess.run(
+        f"{forked.COMMAND} script.py a", shell=True, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (3, "True ['a']\n")
 
 
 def test_a_forked_process_is_known_by_its_number_and_can_be_killed() -> None:

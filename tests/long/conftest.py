@@ -8,10 +8,6 @@ from tests.cli.conftest import script as script
 from tests.data.conftest import files_of as files_of
 from tests.hopper.conftest import game as game
 from tests.hopper.conftest import result_of as result_of
-from tests.services.ray.conftest import cluster as cluster
-from tests.services.ray.conftest import cluster_if_there as cluster_if_there
-from tests.services.ray.conftest import spare as spare
-from tests.services.ray.conftest import until as until
 from tests.tune.conftest import contents_of as contents_of
 from tests.tune.conftest import local as local
 from tests.tune.conftest import local_of_three as local_of_three

@@ -1,7 +1,5 @@
 """Fixtures of other tests that the walks use, too."""
 
-from tests.services.ray.conftest import cluster as cluster
-from tests.services.ray.conftest import cluster_if_there as cluster_if_there
 from tests.tune.conftest import contents_of as contents_of
 from tests.tune.conftest import make_rows as make_rows
 from tests.tune.conftest import search as search

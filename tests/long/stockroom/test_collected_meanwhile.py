@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.long.stockroom.model import Content, content, copied
+from tests.sampling import moments
 
 from hopyard import StockRoom
 from hopyard.errors import BusyError, ConflictError, NotFoundError, UsageError
@@ -431,8 +432,10 @@ def test_a_collector_that_is_killed_at_any_call_leaves_a_writer_that_goes_on(
             else:
                 purge(repository, "c", 2, "test", "Ada", between.place, wait=0)
 
-        at, number = 0, 6
-        while is_killed(at, collect):
+        number = 6
+        for at in moments(f"collector {do} {is_indexed_apart}", quick=6, ci=3):
+            if not is_killed(at, collect):
+                break
             for what in ("model", "sample", "commit"):
                 number += 2 if number % 3 == 1 else 1  # not the key that is purged
                 between.write(what, number)
@@ -440,7 +443,6 @@ def test_a_collector_that_is_killed_at_any_call_leaves_a_writer_that_goes_on(
                 for each in fresh, stock, *map(fresh.at, list(between.commits)[-2:]):
                     for key in (0, 1):
                         assert bytes(each.data["c"][key]) in between.given[key]
-            at += 1
         assert at > 20
         if do == "purge":
             between.forget(2)

@@ -329,4 +329,6 @@ class Machine(Peers):
 
 
 TestMachine = pytest.mark.timeout(by_level(300, 900, 0))(Machine.TestCase)
-TestMachine.settings = settings(stateful_step_count=25, suppress_health_check=list(HealthCheck))
+TestMachine.settings = settings(
+    stateful_step_count=by_level(8, 12, 25), suppress_health_check=list(HealthCheck)
+)

@@ -11,6 +11,8 @@ import pytest
 
 keras = pytest.importorskip("keras")
 
+from tests.sampling import sample  # noqa: E402
+
 from hopyard.errors import EstimatorError, MetricError  # noqa: E402
 from hopyard.keras import KerasEstimator  # noqa: E402
 from hopyard.training.estimator import Context, OneBatch, Visit  # noqa: E402
@@ -147,7 +149,7 @@ def test_every_loss_of_keras_is_in_the_table() -> None:
 
 @pytest.mark.parametrize(
     ("case", "reduction", "weighted"),
-    [(case, *how) for case in CASES for how in ALL],
+    sample("losses of Keras", [(case, *how) for case in CASES for how in ALL], quick=22, ci=66),
 )
 def test_the_validation_loss_is_the_loss_over_the_validation_set(
     case: str, reduction: str, weighted: bool

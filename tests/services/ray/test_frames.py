@@ -13,21 +13,13 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@pytest.fixture(scope="module")
-def dataset():
-    """Rows with tensors and texts, on a cluster of this machine."""
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=100 << 20,
-        log_to_driver=False,
-    )
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    yield ray.data.from_items(
+@pytest.fixture
+def dataset(cluster, monkeypatch):
+    """Rows with tensors and texts."""
+    monkeypatch.setattr(ray.data.DataContext.get_current(), "enable_progress_bars", False)
+    return ray.data.from_items(
         [{"id": i, "image": np.full((2, 3), i, np.float32), "text": f"row {i}"} for i in range(60)]
     )
-    ray.shutdown()
 
 
 def test_every_row_is_there_once_and_files_do_not_depend_on_blocks(dataset, tmp_path, files_of):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,33 +31,22 @@ cloudpickle.register_pickle_by_value(missing)
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
 
-@pytest.fixture(scope="module")
-def ray_if_there() -> Iterator[Any]:
-    if importlib.util.find_spec("ray") is None:
-        yield None
-        return
-    import ray
-
-    ray.init(
-        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
-        object_store_memory=128 << 20,
-    )  # fmt: skip
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    yield ray
-    ray.shutdown()
+@pytest.fixture
+def ray(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    ray = importlib.import_module("ray")
+    monkeypatch.setattr(ray.data.DataContext.get_current(), "enable_progress_bars", False)
+    return ray
 
 
 def test_a_ray_dataset_is_searched_on_and_predicted(
-    ray_if_there: Any,
-    needs: Callable[[object, str], None],
+    ray: Any,
     search: Callable[..., Any],
     make_rows: Callable[..., dict[str, np.ndarray[Any, Any]]],
     tmp_path: Path,
 ) -> None:
-    needs(ray_if_there, "Ray (the package ray[default])")
     rows = make_rows()
     table = pa.table({"features": rows["features"].tolist(), "label": rows["label"]})
-    dataset = ray_if_there.data.from_arrow([table[:50], table[50:]])
+    dataset = ray.data.from_arrow([table[:50], table[50:]])
     trunk = torch.nn.Linear(4, 8)
 
     def heads(params: dict[str, Any]) -> TorchEstimator:
@@ -65,7 +54,9 @@ def test_a_ray_dataset_is_searched_on_and_predicted(
         return TorchEstimator(head, torch.optim.SGD, torch.nn.CrossEntropyLoss(), ["accuracy"], trunk=trunk)
 
     # Its two workers hold all CPUs that there are, except while Ray Data reads and writes.
-    model = search(LocalStore(tmp_path), RayBackend(), num_models=1, estimator_gen_fn=heads).fit(dataset)
+    model = search(
+        LocalStore(tmp_path), RayBackend(threads_per_worker=2), num_models=1, estimator_gen_fn=heads
+    ).fit(dataset)
     found = model.set_output_columns(["scores"]).transform(dataset)
     assert found.columns() == ["features", "label", "scores"]
     batch = found.take_batch(len(rows["label"]), batch_format="numpy")
@@ -75,25 +66,17 @@ def test_a_ray_dataset_is_searched_on_and_predicted(
     )
 
 
-def test_missing_values_follow_the_rule_of_one_process(
-    ray_if_there: Any, needs: Callable[[object, str], None], tmp_path: Path
-) -> None:
-    needs(ray_if_there, "Ray (the package ray[default])")
+def test_missing_values_follow_the_rule_of_one_process(ray: Any, tmp_path: Path) -> None:
 
     def of(frame: pd.DataFrame) -> Any:  # a block that holds nothing but nulls does not say what they are
-        return ray_if_there.data.from_pandas(
-            [frame[start : start + 12] for start in range(0, len(frame), 12)]
-        )
+        return ray.data.from_pandas([frame[start : start + 12] for start in range(0, len(frame), 12)])
 
     missing.check_fit(of, tmp_path)
     missing.check_predictions(of, lambda found: found.to_pandas(), tmp_path)
 
 
-def test_reading_that_waits_for_a_cpu_says_so(
-    ray_if_there: Any, needs: Callable[[object, str], None], caplog: pytest.LogCaptureFixture
-) -> None:
-    needs(ray_if_there, "Ray (the package ray[default])")
-    with RayBackend():
+def test_reading_that_waits_for_a_cpu_says_so(ray: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with RayBackend(threads_per_worker=2):
         deadline = time.monotonic() + PATIENCE
         while not caplog.records:  # Ray tells a moment later what is free
             warn_if_full()
