@@ -32,6 +32,8 @@ from hopyard.tune import (
     hp_quniform,
     hp_uniform,
 )
+from hopyard.tune.arguments import DEFAULTS
+from hopyard.tune.search import Common
 
 
 def wine() -> dict[str, Any]:
@@ -280,3 +282,7 @@ def test_all_common_arguments_are_taken(tmp_path: Path) -> None:
     )
     assert search.arguments.options.keep_n == 2
     assert not list(tmp_path.iterdir())
+
+
+def test_editors_know_the_arguments_that_have_defaults() -> None:
+    assert Common.__annotations__.keys() == DEFAULTS.keys()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from hopyard import stockroom
 from hopyard.backend import Backend
@@ -34,39 +35,55 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of a search, checked; see ``Search`` for their meaning and ``Common`` for their defaults."""
+    """The arguments of a search, checked, and the defaults of those that may be left out; see ``Search``."""
 
     backend: Backend
     store: Store
     estimator_gen_fn: Callable[[dict[str, Any]], Any]
     search_space: Mapping[str, Any]
     num_epochs: int
-    evaluation_metric: str
-    mode: str | None
-    feature_columns: tuple[str, ...]
-    label_columns: tuple[str, ...]
-    validation: Any
-    num_partitions: int | None
-    order_groups: int | None
-    seed: int
-    logdir: Any
-    stock: Any
-    run_id: str | None
-    fresh: bool
-    take_over: bool
-    reproducible: bool
-    options: Options
-    patience: int | None
-    median_stopping: int | None
-    pruner: Any
-    max_concurrent_trials: int | None
-    initial_params: tuple[Mapping[str, Any], ...]
-    init_from: Any
-    callbacks: tuple[Callback, ...]
-    progress: bool
-    nulls: str
-    ragged: str
-    preprocess: Steps | FittedSteps | None
+    evaluation_metric: str = "loss"
+    mode: str | None = None
+    feature_columns: tuple[str, ...] = ("features",)
+    label_columns: tuple[str, ...] = ("label",)
+    validation: Any = 0.25
+    num_partitions: int | None = None
+    order_groups: int | None = None
+    seed: int = 0
+    logdir: Any = None
+    stock: Any = None
+    run_id: str | None = None
+    fresh: bool = False
+    take_over: bool = False
+    reproducible: bool = True
+    packing: str = "auto"
+    keep: Literal["completed", "best", "all"] = "completed"
+    keep_n: int = 1
+    checkpoint_every: Literal["unit", "epoch"] | float = "unit"
+    time_budget: float | None = None
+    patience: int | None = None
+    median_stopping: int | None = None
+    pruner: Any = None
+    max_concurrent_trials: int | None = None
+    initial_params: tuple[Mapping[str, Any], ...] = ()
+    init_from: Any = None
+    callbacks: tuple[Callback, ...] = ()
+    progress: bool = True
+    nulls: str = "error"
+    ragged: str = "error"
+    preprocess: Steps | FittedSteps | None = None
+
+    @property
+    def options(self) -> Options:
+        """The part of the arguments that the hopper takes."""
+        return Options(
+            checkpoint_every=self.checkpoint_every,
+            keep=self.keep,
+            keep_n=self.keep_n,
+            time_budget=self.time_budget,
+            free_orders=not self.reproducible,
+            control_seconds=0.5 if self.store.path("runs") else 5.0,
+        )
 
     @property
     def steps(self) -> Steps:
@@ -114,15 +131,20 @@ def check_arguments(fields: dict[str, Any]) -> Arguments:
         **fields,
         **_with_code(fields["search_space"], fields["estimator_gen_fn"], fields["initial_params"]),
     }
-    options = _options(fields)
+    fields |= _checked_options(fields)
     names = {name: _column_names(name, fields[name]) for name in ("feature_columns", "label_columns")}
     more = {
         "initial_params": _points(fields["initial_params"]),
         "callbacks": _callbacks(fields["callbacks"]),
         "preprocess": _preprocess(fields["preprocess"], **names),
     }
-    kept = {k: v for k, v in fields.items() if k in Arguments.__dataclass_fields__}
-    return Arguments(**(kept | names | more | {"options": options}))
+    return Arguments(**(fields | names | more))
+
+
+DEFAULTS: dict[str, Any] = {
+    field.name: field.default for field in dataclasses.fields(Arguments) if field.default is not MISSING
+}
+"""Defaults of the arguments that all searches take by keyword."""
 
 
 def _with_code(space: Any, estimator_gen_fn: Callable[[dict[str, Any]], Any], points: Any) -> dict[str, Any]:
@@ -293,7 +315,7 @@ def _callbacks(value: Any) -> tuple[Callback, ...]:
     return entries
 
 
-def _options(fields: dict[str, Any]) -> Options:
+def _checked_options(fields: dict[str, Any]) -> dict[str, Any]:
     keep, every, budget = fields["keep"], fields["checkpoint_every"], fields["time_budget"]
     choice("keep", keep, ("completed", "best", "all"))
     integer("keep_n", fields["keep_n"], 1)
@@ -308,14 +330,7 @@ def _options(fields: dict[str, Any]) -> Options:
         )
     if budget is not None:
         budget = number("time_budget", budget, above=0, rule="a number of seconds above 0, or None")
-    return Options(
-        checkpoint_every=every,
-        keep=keep,
-        keep_n=fields["keep_n"],
-        time_budget=budget,
-        free_orders=not fields["reproducible"],
-        control_seconds=0.5 if fields["store"].path("runs") else 5.0,
-    )
+    return {"checkpoint_every": every, "time_budget": budget}
 
 
 def _column_names(name: str, value: Any) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from hopyard.data import Dataset, open_dataset
 from hopyard.errors import DataError, UsageError, nearest
 from hopyard.search import Budget, InVirtualTime, MedianStopping, Patience, Searcher
 from hopyard.storage import Store
-from hopyard.tune.arguments import MOST_PARTITIONS, Arguments, check_arguments, metric_of
+from hopyard.tune.arguments import DEFAULTS, MOST_PARTITIONS, Arguments, check_arguments, metric_of
 from hopyard.tune.callbacks import Callback
 from hopyard.tune.inputs import Inputs, Ready, Splits, inputs_of
 from hopyard.tune.launch import Launch
@@ -24,7 +24,7 @@ from hopyard.tune.recipe import pickle_search
 
 
 class Common(TypedDict, total=False):
-    """Keyword arguments that all searches take; see :class:`Search`."""
+    """Keyword arguments that all searches take, for type checkers; see :class:`Search`."""
 
     evaluation_metric: str
     mode: str | None
@@ -58,40 +58,6 @@ class Common(TypedDict, total=False):
     preprocess: Any
 
 
-_DEFAULTS: Common = {
-    "evaluation_metric": "loss",
-    "mode": None,
-    "feature_columns": ("features",),
-    "label_columns": ("label",),
-    "validation": 0.25,
-    "num_partitions": None,
-    "order_groups": None,
-    "seed": 0,
-    "logdir": None,
-    "stock": None,
-    "run_id": None,
-    "fresh": False,
-    "take_over": False,
-    "reproducible": True,
-    "packing": "auto",
-    "keep": "completed",
-    "keep_n": 1,
-    "checkpoint_every": "unit",
-    "time_budget": None,
-    "patience": None,
-    "median_stopping": None,
-    "pruner": None,
-    "max_concurrent_trials": None,
-    "initial_params": (),
-    "init_from": None,
-    "callbacks": (),
-    "progress": True,
-    "nulls": "error",
-    "ragged": "error",
-    "preprocess": None,
-}
-
-
 CALLED_ELSEWHERE = {
     "num_models": ("num_samples", "n_trials", "max_trials"),
     "num_epochs": ("epochs", "max_epochs", "max_t"),
@@ -114,13 +80,13 @@ def named_as_called(init: Init) -> Init:
     """``__init__`` of a search whose arguments are checked first, so that errors name the class that the user called,
     whichever class defines it, and the arguments as they are called here."""
     signature = inspect.signature(init)
-    taken = (signature.parameters.keys() | _DEFAULTS.keys()) - {"common"}
+    taken = (signature.parameters.keys() | DEFAULTS.keys()) - {"common"}
 
     @functools.wraps(init)
     def checked(self: Search, *given: Any, **named: Any) -> None:
         called = type(self).__name__
         own = inspect.signature(type(self)).parameters
-        known = [*(name for name in own if name != "common"), *_DEFAULTS]
+        known = [*(name for name in own if name != "common"), *DEFAULTS]
         arguments = f"Its arguments are {', '.join(known)}."
         for name in named:
             if name not in taken:
@@ -201,7 +167,7 @@ class Search(ABC):
         **common: Unpack[Common],
     ) -> None:
         fields: dict[str, Any] = {
-            **_DEFAULTS,
+            **DEFAULTS,
             **common,
             "backend": backend,
             "store": store,
