@@ -49,6 +49,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it puts into the background so, and all that the suite starts would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+if hasattr(os._exit, "__code__"):
+    # The one by which coverage saves its data; tests send it to workers, as the one that it stands for.
+    os._exit.__module__, os._exit.__name__, os._exit.__qualname__ = "os", "_exit", "_exit"
+
 # The frameworks that tests import are millions of objects, of which none becomes garbage.
 gc.disable()
 
@@ -175,6 +179,9 @@ def s3_url(s3: S3Server) -> str:
     return f"s3://{bucket}/some/prefix"
 
 
+DAEMON = Path(__file__).with_name("executors")
+"""Has what Spark's executors fork Python workers off."""
+
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # What a JVM of Spark loads, some ten thousand classes, is parsed and checked once and written to a file.
@@ -262,10 +269,13 @@ def spark_if_there(
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         # Without it, executors leave theirs within PySpark's own folder.
         os.environ["SPARK_WORKER_DIR"] = str(tmp_path_factory.mktemp("executors"))
+        inherited = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
         session = (
             SparkSession.builder.master("local-cluster[2,1,1024]")
             .appName("hopyard-tests")
             .config("spark.scheduler.maxRegisteredResourcesWaitingTime", "200s")  # busy machines start slowly
+            .config("spark.python.daemon.module", "spark_daemon")
+            .config("spark.executorEnv.PYTHONPATH", os.pathsep.join(map(str, [DAEMON, *inherited])))
             .config("spark.local.dir", str(tmp_path_factory.mktemp("spark")))
             .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
             .getOrCreate()
