@@ -25,7 +25,7 @@ from hopyard.data.files.parallel import on_all_cores
 from hopyard.data.files.stored import StoredFile
 from hopyard.data.order import HELD_BYTES, WINDOW_BYTES
 from hopyard.data.reading.flat import Block, Packs, Piece, write_flat
-from hopyard.data.reading.pieces import Group, one_ahead, pieces_of
+from hopyard.data.reading.pieces import Group, joined, one_ahead, pieces_of
 from hopyard.data.recipe.decoding import usable_cores
 from hopyard.data.recipe.recipe import Recipe
 from hopyard.data.schema import Column, Schema
@@ -363,7 +363,7 @@ class Decoder:
         """The rows of the row groups, some at a time."""
         pieces = self._decoded(packs, groups, stopped, cores)
         is_worth = cores > 1 and self._size(packs, groups) >= _WORTH_A_THREAD * len(groups)
-        return one_ahead(pieces) if is_worth else pieces
+        return one_ahead(pieces) if is_worth else joined(pieces)
 
     def _decoded(
         self, packs: Packs, groups: Sequence[int], stopped: threading.Event | None, cores: int

@@ -22,13 +22,17 @@ _MOST_AT_ONCE = 16  # batches
 
 def several_at_once(gather: Gather, schema: Schema, wanted: Wanted, batch_size: int, rows: int) -> Gather:
     """``gather`` for batches that follow each other up to the row ``rows``: several at once if they are small."""
-    names = [[columns] if isinstance(columns, str) else columns for columns in wanted.values()]
-    if any(schema[name].width is None for columns in names for name in columns):
-        return gather
-    widths = [sum(schema[name].width or 0 for name in columns) * batch_size for columns in names]
+    widths = []
+    room = _GATHERED_AT_ONCE
+    for columns in wanted.values():
+        names = [columns] if isinstance(columns, str) else columns
+        each = [schema[name].width for name in names]
+        width = sum(its or 0 for its in each) * batch_size
+        room -= 2 * width
+        if None in each or width % ALIGNMENT or room < 0:  # of a wide frame most columns are not looked at
+            return gather
+        widths.append(width)
     count = min(_GATHERED_AT_ONCE // max(sum(widths), 1), _MOST_AT_ONCE)
-    if count < 2 or any(width % ALIGNMENT for width in widths):
-        return gather
     return _Several(gather, count * batch_size, rows)
 
 
