@@ -13,13 +13,13 @@ import sys
 import urllib.request
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests import arranging, durations, forked
+from tests import arranging, durations, forked, ray_cluster
 from tests.durations import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401
 from tests.ray_cluster import cluster, cluster_if_there, spare, until  # noqa: F401
 from tests.sampling import LEVEL, SEED
@@ -92,6 +92,14 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = arranging.arranged(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(nextitem: pytest.Item | None) -> Generator[None, bool, bool]:
+    done = yield
+    if nextitem is None or arranging.service(nextitem) != "ray":
+        ray_cluster.stop()
+    return done
 
 
 @pytest.fixture(autouse=True, scope="session")

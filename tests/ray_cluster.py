@@ -17,26 +17,40 @@ from hopyard.backend.testing import PATIENCE
 MEMORY = 300 * 1024 * 1024  # bytes of a node's shared memory
 
 
-@pytest.fixture(scope="session")
-def cluster_if_there() -> Iterator[Any]:
-    """A head with 2 CPUs and a node with 2 more, where each has one of a resource "slot"; None without Ray."""
+_running: list[Any] = []
+
+
+@pytest.fixture
+def cluster_if_there() -> Any:
+    """A head with 2 CPUs and a node with 2 more, where each has one of a resource "slot"; None without Ray.
+
+    It lasts until a test does not ask for it (``stop``): Ray's threads are nothing to fork with.
+    """
     if importlib.util.find_spec("ray") is None:
-        yield None
+        return None
+    if not _running:
+        import ray
+        from ray.cluster_utils import Cluster
+
+        about = {"num_cpus": 2, "object_store_memory": MEMORY, "resources": {"slot": 1}}
+        quickly = {"health_check_period_ms": 500}  # a lost node is noticed after 5 of them
+        head = {**about, "include_dashboard": False, "_system_config": quickly}
+        _running.append(Cluster(initialize_head=True, head_node_args=head))
+        _running[0].add_node(**about)
+        ray.init(address=_running[0].address, log_to_driver=False, logging_level="ERROR")
+    return _running[0]
+
+
+def stop() -> None:
+    """End the cluster, if there is one."""
+    if not _running:
         return
     import ray
-    from ray.cluster_utils import Cluster
 
-    about = {"num_cpus": 2, "object_store_memory": MEMORY, "resources": {"slot": 1}}
-    quickly = {"health_check_period_ms": 500}  # a lost node is noticed after 5 of them
-    head = {**about, "include_dashboard": False, "_system_config": quickly}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    cluster.add_node(**about)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield cluster
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of sockets that Ray leaves to the garbage collector
         ray.shutdown()
-        cluster.shutdown()
+        _running.pop().shutdown()
         gc.collect()
 
 
