@@ -11,6 +11,7 @@ import pytest
 from hopyard.data import open_dataset
 from hopyard.data.reading import stored
 from hopyard.errors import CorruptError
+from hopyard.objects.digests import digest
 from hopyard.storage import MemoryStore
 
 
@@ -55,6 +56,23 @@ def test_one_corrected_label_is_another_dataset(path):
         after.loader(batch_size=10).load_state_dict(state)
     write(path)
     assert open_dataset(path, cache=False).fingerprint == first, "equal content is the same dataset"
+
+
+@pytest.mark.parametrize("columns", [1, 500], ids=["short", "longer than what is read at first"])
+def test_one_read_of_the_end_gives_the_footer_its_digest_and_that_there_are_no_checksums(tmp_path, columns):
+    path = tmp_path / "wide.parquet"
+    pq.write_table(pa.table({f"column {number}": [1.0] for number in range(columns)}), path)
+    content, file = path.read_bytes(), stored.StoredFile.open(None, str(path))
+    length = int.from_bytes(content[-8:-4], "little")
+    reads = []
+    read = stored.StoredFile.read
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stored.StoredFile, "read", lambda *given: reads.append(given) or read(*given))
+        assert file.footer.num_columns == columns
+        assert file.footer_digest == digest(content[-8 - length : -8], "hopyard.parquet-footer")
+        assert file.checks is None
+    assert len(reads) == (1 if length < stored._SHORT_FOOTER else 2)
+    assert file.footer.equals(pq.read_metadata(path))
 
 
 def test_a_loader_reads_no_file_to_name_it_before_its_state_is_asked_for(path, monkeypatch):

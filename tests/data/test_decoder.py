@@ -6,10 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hopyard.data import NodeCache, open_dataset
 from hopyard.data.cache.durability import durability
 from hopyard.data.cache.listing import list_cache
+from hopyard.data.reading.flat import Piece
+from hopyard.data.reading.pieces import joined
 from hopyard.errors import CorruptError, DataError
 
 WANTED = {"text": "text"}
@@ -287,3 +291,39 @@ def test_damage_in_a_wide_frame_is_named_whichever_core_finds_it(tmp_path, monke
     path.write_bytes(content)
     with pytest.raises(CorruptError, match="row group 0, column 'f222'"):
         list(open_dataset(path, cache=NodeCache(tmp_path / "cache")).loader(100))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.sampled_from(["packed", "packed", "plain", "again"])), max_size=20
+    ),
+    st.integers(1, 200),
+)
+def test_small_pieces_that_follow_each_other_are_written_as_one(given_pieces, least):
+    pieces, first = [], 0
+    for number, (rows, kind) in enumerate(given_pieces):
+        values = np.full((rows, 2), number, np.float32)
+        first = 0 if kind == "again" else first
+        pieces.append(
+            Piece(first, {"a": values[:, 0]})
+            if kind == "plain"
+            else Piece(first, {}, {"a": values, "b": values})
+        )
+        first += rows
+
+    def written(pieces):
+        rows = np.full((200, 2), -1, np.float32)
+        for first, columns, packed in pieces:
+            for values in [*columns.values(), *packed.values()]:
+                rows[first : first + len(values)] = values if values.ndim == 2 else values[:, None]
+        return rows
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hopyard.data.reading.pieces._JOINED", least)
+        fewer = list(joined(iter(pieces)))
+    assert np.array_equal(written(fewer), written(pieces))
+    packed = [bool(piece.packed) for piece in pieces]
+    assert len(fewer) <= len(pieces)
+    if all(packed) and not any(kind == "again" for _, kind in given_pieces):
+        size = sum(2 * piece.packed["a"].nbytes for piece in pieces)
+        assert len(fewer) <= size // least + 1

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -69,12 +69,12 @@ class Column:
     @property
     def width(self) -> int | None:
         """Bytes of one row in a batch, or None if rows differ in size."""
-        return self.value_width if self.kind == "tensor" else None
+        return _value_width(self.dtype, self.shape) if self.kind == "tensor" else None
 
     @property
     def value_width(self) -> int:
         """Bytes of one row of a tensor, or of one value of a ragged row."""
-        return _itemsize(self.dtype) * math.prod(self.shape)
+        return _value_width(self.dtype, self.shape)
 
     @property
     def stored_width(self) -> int | None:
@@ -88,7 +88,9 @@ class Column:
 
     def named(self, name: str) -> Column:
         """A column of that name that is otherwise the same."""
-        return Column(name, self.kind, self.dtype, self.shape, self.sparse)
+        other = object.__new__(Column)  # of a wide frame there are thousands: half of what __init__ takes
+        other.__dict__.update(self.__dict__, name=name)
+        return other
 
     def to_json(self) -> dict[str, Any]:
         kind = _SPARSE if self.sparse else self.kind
@@ -112,9 +114,10 @@ class Column:
         return f"{self.name}: {self.dtype}{size}{', sparse' if self.sparse else ''}"
 
 
-@cache
-def _itemsize(dtype: str) -> int:
-    return np.dtype(dtype).itemsize
+@lru_cache(maxsize=4096)
+def _value_width(dtype: str, shape: tuple[int, ...]) -> int:
+    """The columns of a wide frame are of a few types, and each is asked several times."""
+    return np.dtype(dtype).itemsize * math.prod(shape)
 
 
 class Schema:

@@ -333,6 +333,8 @@ def _facts(files: Files, options: Options) -> dict[str, Facts]:
             for value, entry in zip(values, files.manifest.files, strict=True):
                 facts[name].add_nulls(entry.rows if value is None else 0, entry.name)
     facts |= counted_nulls(files.scan, files.flats, [column.name for column in stored])
+    if options.nulls == "error" and options.ragged == "keep":  # rows are read for neither
+        return facts
     differing = list({id(its): its for its in files.flats}.values())
     unknown = []
     for column in stored:
@@ -408,6 +410,8 @@ def _listed(files: Files) -> str:
 
 
 def _with_decoders(recipe: Recipe, files: Files, options: Options) -> Recipe:
+    if not options.decode:
+        return recipe
     decoders = {name: Decoder.of(given) for name, given in options.decode.items()}
     columns = {column.name: column for column in recipe.schema}
     for name, decoder in decoders.items():

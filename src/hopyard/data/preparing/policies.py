@@ -289,9 +289,10 @@ def checked_schema(columns: Sequence[Column]) -> Schema:
             raise DataError(
                 f"Column {column.name!r} has rows of arrays {list(column.shape)}, which hold nothing. Leave it out."
             )
-        if column.width is not None and not 0 < column.width <= _MAX_WIDTH:
+        width = column.width
+        if width is not None and not 0 < width <= _MAX_WIDTH:
             raise DataError(
-                f"Column {column} has rows of {column.width} bytes; a row must have 1 to {_MAX_WIDTH} bytes. "
+                f"Column {column} has rows of {width} bytes; a row must have 1 to {_MAX_WIDTH} bytes. "
                 "Drop or split the column."
             )
     return Schema(columns)

@@ -24,7 +24,7 @@ from hopyard.data.cache.node import Claim, Found, NodeCache
 from hopyard.data.order import HELD_BYTES, WINDOW_BYTES
 from hopyard.data.reading.flat import Block, Packs, Piece, write_flat
 from hopyard.data.reading.parallel import on_all_cores
-from hopyard.data.reading.pieces import Group, one_ahead, pieces_of
+from hopyard.data.reading.pieces import Group, joined, one_ahead, pieces_of
 from hopyard.data.reading.stored import StoredFile
 from hopyard.data.recipe.decoding import usable_cores
 from hopyard.data.recipe.recipe import Recipe
@@ -362,7 +362,7 @@ class Decoder:
         """The rows of the row groups, some at a time."""
         pieces = self._decoded(packs, groups, stopped, cores)
         is_worth = cores > 1 and self._size(packs, groups) >= _WORTH_A_THREAD * len(groups)
-        return one_ahead(pieces) if is_worth else pieces
+        return one_ahead(pieces) if is_worth else joined(pieces)
 
     def _decoded(
         self, packs: Packs, groups: Sequence[int], stopped: threading.Event | None, cores: int

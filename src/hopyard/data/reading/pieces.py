@@ -20,6 +20,7 @@ from hopyard.data.recipe.arrow_columns import present, undecodable
 from hopyard.data.recipe.recipe import Recipe
 
 _COLUMNS_OF_A_THREAD = 64  # at least
+_JOINED = 1 << 20  # bytes
 
 Selected = npt.NDArray[np.bool_]
 
@@ -108,7 +109,9 @@ def _by_arrow(
     where = f"{file.name}, row group {group.within}"
     start = first = 0
     try:
-        threads = min(threads, len(needed) // _COLUMNS_OF_A_THREAD) if _are_scalars(recipe, needed) else 1
+        threads = min(threads, len(needed) // _COLUMNS_OF_A_THREAD)
+        if threads > 1 and not _are_scalars(recipe, needed):
+            threads = 1
         for batch in _decoded(group, needed, at_once, threads):
             wanted = batch if selected is None else batch.filter(selected.slice(start, len(batch)))
             start += len(batch)
@@ -196,3 +199,33 @@ def one_ahead(pieces: Iterator[Piece]) -> Iterator[Piece]:
         while (piece := coming.result()) is not None:
             coming = pool.submit(next, pieces, None)
             yield piece
+
+
+def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The same rows in fewer pieces: small packed ones that follow each other are one, to be written by one call."""
+    waiting: list[Piece] = []
+    stop = size = 0  # the row behind them, and their bytes
+    for piece in pieces:
+        is_packed = bool(piece.packed) and not piece.columns
+        is_next = is_packed and piece.first == stop
+        if waiting and not (is_next and piece.packed.keys() == waiting[0].packed.keys()):
+            yield _as_one(waiting)
+            waiting, size = [], 0
+        if not is_packed:
+            yield piece
+            continue
+        waiting.append(piece)
+        stop = piece.first + len(next(iter(piece.packed.values())))
+        size += sum(rows.nbytes for rows in piece.packed.values())
+        if size >= _JOINED:
+            yield _as_one(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield _as_one(waiting)
+
+
+def _as_one(pieces: Sequence[Piece]) -> Piece:
+    if len(pieces) == 1:
+        return pieces[0]
+    packed = {name: np.concatenate([piece.packed[name] for piece in pieces]) for name in pieces[0].packed}
+    return Piece(pieces[0].first, {}, packed)

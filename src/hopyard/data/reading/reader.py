@@ -37,6 +37,7 @@ from hopyard.data.reading.strings import LARGE, VIEW, Lying, MappedStrings, side
 from hopyard.data.reading.views import Batch, Source, View, Wanted, columns_of, join, reorder
 from hopyard.data.recipe.arrow_columns import leaves_of
 from hopyard.data.recipe.recipe import Recipe
+from hopyard.data.recipe.structs import flat_columns
 from hopyard.data.schema import Column
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.objects.digests import digest
@@ -95,7 +96,8 @@ class Reader:
         names = [manifest.files[number].name for number in numbers]
         opened = of_each(store, names, numbers, lambda number: self._open(store, number, prepared))
         self._files = dict(zip(numbers, opened, strict=True))
-        self._prepared = prepared and all(file.path is not None for file in self._files.values())
+        self._at_paths = all(file.path is not None for file in self._files.values())
+        self._prepared = prepared and self._at_paths
         self._recipe = recipe
         self._region: Region | None = None
         self._schemas: dict[int, pa.Schema] = {}
@@ -283,13 +285,14 @@ class Reader:
         """
         key = tuple(wanted.items())
         if key not in self._packs_of:
-            columns = [self.manifest.schema[name] for name in columns_of(wanted)]
-            mapped = [column for column in columns if self.is_mapped(column)]
-            scalars = [column for column in mapped if not column.shape]
             packs = self._needed_packs(wanted)
+            needed = {name for pack in packs for name in pack}
+            columns = [self.manifest.schema[name] for name in columns_of(wanted)]
+            mapped = [column for column in columns if column.name not in needed]
+            scalars = [column for column in mapped if not column.shape]
             if len(scalars) >= _MANY_SCALARS and sum(self._decoded_sizes(scalars)) <= _PACKED_AT_MOST:
                 wider = pack(
-                    [column for column in columns if column not in mapped or not column.shape],
+                    [column for column in columns if column.name in needed or not column.shape],
                     _stacked(wanted),
                 )
                 packs = wider if self._decoder.can_hold(wider) else packs
@@ -301,9 +304,18 @@ class Reader:
         key = tuple(wanted.items())
         if key not in self._needed_packs_of:
             columns = [self.manifest.schema[name] for name in columns_of(wanted)]
-            needed = [column for column in columns if not self.is_mapped(column)]
+            nullable = self._nullable()
+            needed = [each for each in columns if each.name in nullable or not self.is_mapped(each)]
             self._needed_packs_of[key] = pack(needed, _stacked(wanted))
         return self._needed_packs_of[key]
+
+    def _nullable(self) -> set[str]:
+        """Columns that are not mapped, as the first file that others wrote tells at once: it has levels before their
+        values, for they may be null. Of a wide frame that spares a look at each column's chunks."""
+        if self._prepared or not self._files:
+            return set()
+        flats = flat_columns(self._arrow_schema(next(iter(self._files)))).values()
+        return {column.name for column in flats if column.nullable}
 
     def _present(self, wanted: Wanted, packs: Packs, groups: Sequence[int] | None) -> View:
         view = self._view(wanted, packs, groups)
@@ -462,7 +474,7 @@ class Reader:
         return self._bodies[column.name]
 
     def _search_bodies(self, column: Column) -> tuple[np.dtype[Any], Rows] | None:
-        if not column.stored_width or any(file.path is None for file in self._files.values()):
+        if not column.stored_width or not self._at_paths:
             return None
         dtype = None
         for number, file in self._files.items():

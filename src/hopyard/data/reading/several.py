@@ -25,14 +25,20 @@ _MOST_AT_ONCE = 16  # batches
 def several_at_once(gather: Gather, loader: Loader) -> Gather:
     """``gather``, for that loader's batches: several at once if they are small and follow each other."""
     schema = loader.dataset.schema
-    names = [[columns] if isinstance(columns, str) else columns for columns in loader.wanted.values()]
-    if loader.world_size > 1 or any(schema[name].width is None for columns in names for name in columns):
+    if loader.world_size > 1:
         return gather
-    widths = [sum(schema[name].width or 0 for name in columns) * loader.batch_size for columns in names]
+    widths = []
+    room = _GATHERED_AT_ONCE
+    for columns in loader.wanted.values():
+        names = [columns] if isinstance(columns, str) else columns
+        each = [schema[name].width for name in names]
+        width = sum(its or 0 for its in each) * loader.batch_size
+        room -= 2 * width
+        if None in each or width % ALIGNMENT or room < 0:  # of a wide frame most columns are not looked at
+            return gather
+        widths.append(width)
     count = min(_GATHERED_AT_ONCE // max(sum(widths), 1), _MOST_AT_ONCE)
-    return (
-        gather if count < 2 or any(width % ALIGNMENT for width in widths) else _Several(gather, count, loader)
-    )
+    return _Several(gather, count, loader)
 
 
 class _Several:

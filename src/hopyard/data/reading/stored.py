@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from hopyard.data.cache.format import boot_id
 from hopyard.data.cache.known import DATA, Known, key_of, known
 from hopyard.data.cache.node import cache_directory
+from hopyard.data.reading.checks import MAGIC as SEALED
 from hopyard.data.reading.checks import SHORT_END, Checks, damaged_chunks, hash_of, read_checks
 from hopyard.data.reading.ranges import RangeReader
 from hopyard.errors import CorruptError, DataError, NotFoundError, UsageError
@@ -37,6 +38,8 @@ that nanoseconds do not reach, as 9999-12-31, become errors instead of other tim
 
 _SIGNATURE = 28  # bytes behind a signed footer: a nonce and a tag
 _REMEMBERED_FOOTERS = 4096
+_SHORT_FOOTER = 16 << 10  # bytes
+_FOOTER_DOMAIN = "hopyard.parquet-footer"
 _READ_WHOLE = 256 << 10  # bytes
 _READ_AHEAD = 1 << 20  # bytes; many small columns of a row group come with one request
 
@@ -183,9 +186,10 @@ class StoredFile:
         leaves = self._leaves
         return sorted({leaf for name in columns for leaf in leaves.get(name, ())})
 
-    def holds(self, column: str) -> bool:
-        """Whether the column, or field of structs, is in the file."""
-        return column in self._leaves
+    def held(self, columns: Iterable[str]) -> list[str]:
+        """Those of the columns, or fields of structs, that are in the file."""
+        leaves = self._leaves
+        return [name for name in columns if name in leaves]
 
     @property
     def _leaves(self) -> Mapping[str, Sequence[int]]:
@@ -421,12 +425,10 @@ class StoredFile:
         checks = read_checks(near, self.size, self.name, self.remedy)
         self.__dict__["_checks"] = checks
         if checks is not None:
-            self.__dict__["_footer"] = self._read_footer([(start, tail)])
+            self.__dict__["_footer"] = self._footer_in(tail)
         return tail
 
     def _source(self, end: int | None = None, held: Sequence[tuple[int, bytes]] = ()) -> Any:
-        if self.path is not None:
-            return self.path
         assert self.store is not None
         reader = RangeReader(self.store, self.key, self.size, end, held)
         return pa.PythonFile(io.BufferedReader(reader, _READ_AHEAD), "r")
@@ -441,19 +443,39 @@ class StoredFile:
             StorageError: it may not be read.
         """
         # No cached_property: before Python 3.12 its lock is one for all files, and threads would wait for each other.
-        known: pq.FileMetaData | None = self.__dict__.get("_footer") or _footers.get(self.identity)
+        known: pq.FileMetaData | None = self.__dict__.get("_footer")
         if known is None and self.path is None:
             tail = self._fetch_end()
-            known = self.__dict__.get("_footer") or self._read_footer([(self.size - len(tail), tail)])
+            known = self.__dict__.get("_footer") or self._footer_in(tail)
         elif known is None:
-            known = self._read_footer()
-            remember(_footers, self.identity, known, _REMEMBERED_FOOTERS)
+            found = _footers.get(self.identity)
+            if found is None:
+                found = self._read_end()
+                remember(_footers, self.identity, found, _REMEMBERED_FOOTERS)
+            known, self.__dict__["_digest"] = found
         self.__dict__["_footer"] = known
         return known
 
-    def _read_footer(self, held: Sequence[tuple[int, bytes]] = ()) -> pq.FileMetaData:
+    def _read_end(self) -> tuple[pq.FileMetaData, str]:
+        """The footer of a file at a path, and its digest: one read for both as long as it is short.
+
+        It tells too whether the file carries no checksums, as files that others wrote.
+        """
+        start = max(self.size - _SHORT_FOOTER, 0)
+        tail = self.read(start, self.size - start)
+        length = int.from_bytes(tail[-8:-4], "little")
+        end = length + 8 + len(SEALED)
+        if len(tail) < end <= self.size:
+            tail = self.read(self.size - end, end)
+        footer = self._footer_in(tail)
+        if len(tail) >= end and not tail.endswith(SEALED, 0, -8 - length):
+            remember(_checks, self.identity, None, _REMEMBERED_FOOTERS)
+        return footer, digest(tail[-8 - length : -8], _FOOTER_DOMAIN)
+
+    def _footer_in(self, tail: bytes) -> pq.FileMetaData:
+        """The footer, of whose file ``tail`` is the end; in an object it may begin before that."""
         try:
-            footer = pq.read_metadata(self._source(None, held))
+            footer = self._parsed(tail)
         except PermissionError as error:
             raise read_error(self.name, error) from error
         except (pa.ArrowInvalid, OSError) as error:
@@ -463,13 +485,19 @@ class StoredFile:
                 f"{self.name} ({self.size} bytes) is not a complete Parquet file: {str(error).rstrip('. ')}. Restore "
                 "it, write it again, or leave it out with open_dataset(..., corrupt='skip')."
             ) from error
-        if held:
-            self.__dict__["_length"] = int.from_bytes(held[-1][1][-8:-4], "little")
         # A footer that is not encrypted, of columns that are, carries a signature. Arrow ends the process when it is
         # asked for such a column.
-        if footer.serialized_size + _SIGNATURE == self._footer_length:
+        if footer.serialized_size + _SIGNATURE == int.from_bytes(tail[-8:-4], "little"):
             raise self._encrypted()
         return footer
+
+    def _parsed(self, tail: bytes) -> pq.FileMetaData:
+        if self.path is None:
+            return pq.read_metadata(self._source(None, [(self.size - len(tail), tail)]))
+        try:
+            return pq.read_metadata(pa.BufferReader(tail))
+        except pa.ArrowInvalid:
+            return pq.read_metadata(self.path)  # says what is wrong with the whole file
 
     def _encrypted(self) -> DataError:
         return DataError(
@@ -479,20 +507,17 @@ class StoredFile:
         )
 
     @property
-    def _footer_length(self) -> int:
-        if "_length" not in self.__dict__:
-            self.__dict__["_length"] = int.from_bytes(self.read(self.size - 8, 4), "little")
-        return int(self.__dict__["_length"])
-
-    @property
     def footer_digest(self) -> str:
         """Of the footer as it is in the file."""
+        if self.path is not None:
+            self.footer  # noqa: B018, to read it
+            return str(self.__dict__["_digest"])
         # One read, if the footer is as Arrow would write it.
         known = min(self.footer.serialized_size + 8, self.size)
         tail = self.read(self.size - known, known)
         length = int.from_bytes(tail[-8:-4], "little")
         content = tail[:-8] if length + 8 == known else self.read(self.size - 8 - length, length)
-        return digest(content, "hopyard.parquet-footer")
+        return digest(content, _FOOTER_DOMAIN)
 
     def read(self, start: int, length: int) -> bytes:
         """Some of the file's bytes."""
@@ -513,7 +538,7 @@ class StoredFile:
 
 _UNREAD: Any = object()
 _BITS = 8 * DATA
-_footers: OrderedDict[tuple[Any, ...], pq.FileMetaData] = OrderedDict()
+_footers: OrderedDict[tuple[Any, ...], tuple[pq.FileMetaData, str]] = OrderedDict()
 _checks: OrderedDict[tuple[Any, ...], Checks | None] = OrderedDict()
 _good: OrderedDict[tuple[Any, ...], Chunks] = OrderedDict()
 

@@ -95,11 +95,11 @@ class View:
         self._shifts: list[tuple[Rows, int | None, bool]] = []
         numbers: dict[tuple[bytes, bool], int] = {}
         self._sources = [(source, self._shift_of(source, numbers)) for source in sources]
-        self._picks = _picks(wanted, sources)
         # Each is a source's next column: they need not be picked one by one.
         self._in_order = list(wanted)
         if list(wanted.values()) != [name for source in sources for name in source.names]:
             self._in_order = []
+        self._picks = [] if self._in_order else _picks(wanted, sources)
 
     def _shift_of(self, source: Source, numbers: dict[tuple[bytes, bool], int]) -> int:
         """Which of the different shifts is the source's; ``numbers`` are those of the ones known so far."""
@@ -141,15 +141,18 @@ class View:
         """The rows that are there, in this order."""
         groups, *places = located
         self._look_at(groups)
-        arrays = [source.gather(places[shift], groups, buffers) for source, shift in self._sources]
-        if self._in_order:
-            columns = [
-                column
-                for array, (source, _) in zip(arrays, self._sources, strict=True)
-                for column in _columns_in(array, source)
-            ]
-            return dict(zip(self._in_order, columns, strict=True))
-        return {name: pick(arrays) for name, pick in self._picks}
+        return self._named([source.gather(places[shift], groups, buffers) for source, shift in self._sources])
+
+    def _named(self, arrays: list[Any]) -> Batch:
+        """What the sources gave, as it is wanted."""
+        if not self._in_order:
+            return {name: pick(arrays) for name, pick in self._picks}
+        columns = [
+            column
+            for array, (source, _) in zip(arrays, self._sources, strict=True)
+            for column in _columns_in(array, source)
+        ]
+        return dict(zip(self._in_order, columns, strict=True))
 
     def _look_at(self, groups: Rows) -> None:
         guard = self._guard
@@ -164,7 +167,7 @@ class View:
         for source, shift in self._sources:
             seen = source.look(places[shift], groups)
             arrays.append(source.gather(places[shift], groups, buffers) if seen is None else seen)
-        return {name: pick(arrays) for name, pick in self._picks}
+        return self._named(arrays)
 
 
 def _step_of(shift: Rows) -> int | None:

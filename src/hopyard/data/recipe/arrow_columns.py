@@ -147,7 +147,7 @@ def read_group(file: StoredFile, group: int, columns: Sequence[str], rows: int |
 
 def present(file: StoredFile, columns: Iterable[str]) -> list[str]:
     """Those of the columns, or fields of structs, that a file holds; else any, so that its rows are counted."""
-    return [name for name in columns if file.holds(name)] or file.footer.schema.to_arrow_schema().names[:1]
+    return file.held(columns) or file.footer.schema.to_arrow_schema().names[:1]
 
 
 def undecodable(file: StoredFile, group: int, columns: Sequence[str], error: Exception) -> CorruptError:

@@ -81,8 +81,12 @@ class Recipe:
         if self.transform is not None:
             return frozenset()
         changed = {*self.paths, *self.constants, *self.filled, *self.varied, *self.decoders}
-        same = {column.name for column in self.stored if column.name not in changed} & set(self.schema.names)
-        return frozenset(name for name in same if self.stored[name] == self.schema[name])
+        stored = {column.name: column for column in self.stored if column.name not in changed}
+        return frozenset(
+            column.name
+            for column in self.schema
+            if (its := stored.get(column.name)) is column or its == column
+        )
 
     def needs(self, names: Iterable[str]) -> list[str]:
         """Columns of the file that these columns of the dataset are made of, as ``columns=`` of pyarrow takes
@@ -114,7 +118,10 @@ class Recipe:
         """The stored columns that these are made of."""
         if self.transform is not None:
             return self.stored.names
-        return list(dict.fromkeys(name if name in self.stored else self._added[name] for name in names))
+        added = self._added
+        if not added:
+            return list(dict.fromkeys(names))
+        return list(dict.fromkeys(name if name in self.stored else added[name] for name in names))
 
     @property
     def _added(self) -> dict[str, str]:
