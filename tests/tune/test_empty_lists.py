@@ -149,14 +149,18 @@ def test_validation_rows_are_what_they_are_beside_any_others(ragged: str, rows: 
     for ours, theirs in ((whole.val, alike.val), (whole.train, alike.train)):
         assert ours is not None
         assert theirs is not None
-        assert ours[:]["tokens_mask"].tolist() == theirs[:]["tokens_mask"].tolist()
-        assert lists_of(ours[:]["tokens"]) == lists_of(theirs[:]["tokens"])
+        found = [rows_of(each[:]) for each in (ours, theirs)]
+        if kind == "large arrow":  # of another dtype, from which another order follows
+            found = [sorted(each) for each in found]
+        assert found[0] == found[1]
     assert whole.val is not None
     assert sorted(whole.val[:]["tokens_mask"].tolist()) == sorted(row is None for row in rows)
 
 
-def lists_of(rows: Any) -> list[list[int]]:
-    return [row.tolist() for row in rows]
+def rows_of(batch: Any) -> list[tuple[list[int], bool]]:
+    return [
+        (row.tolist(), mask) for row, mask in zip(batch["tokens"], batch["tokens_mask"].tolist(), strict=True)
+    ]
 
 
 def test_an_empty_list_is_no_null() -> None:
@@ -202,7 +206,10 @@ def test_columns_of_nothing_but_empty_lists_are_kept_or_refused_in_words(kind: s
 
 
 def test_empty_lists_without_a_type_say_that_they_have_none() -> None:
-    with pytest.raises(DataError, match=r"x \(nothing but empty lists\); y \(nothing but nulls\)"):
+    with pytest.raises(
+        DataError,
+        match=r"x \(nothing but empty lists, of no type: give it one, .*\); y \(nothing but nulls\)",
+    ):
         prepare({"x": [[], None, []], "y": [None] * 3}, MemoryStore(), None, nulls="fill", ragged="keep")
 
 
