@@ -1,6 +1,7 @@
 """Preparation: complete, seeded, found again, refused with reasons, and never half-believed."""
 
 import json
+import re
 import threading
 
 import numpy as np
@@ -17,7 +18,7 @@ from hopyard.data.preparing.files import group_size
 from hopyard.data.preparing.prepare import peek, prepare
 from hopyard.data.schema import TENSOR_DTYPES
 from hopyard.data.sources.sources import as_source
-from hopyard.errors import FormatError, SettingsError
+from hopyard.errors import FormatError, SettingsError, UsageError
 from hopyard.objects.digests import digest_json
 from hopyard.storage import LocalStore, MemoryStore
 
@@ -337,3 +338,18 @@ def test_a_dataset_of_some_rows(tmp_path):
         assert len({each.fingerprint for each in (dataset, some, rest)}) == 3
         again = some.rows_where(np.arange(len(some)) > 2)
         assert again[:]["x"].tolist() == some[:]["x"][3:].tolist()
+
+
+@pytest.mark.parametrize("seed", [1.5, None, True, "7"])
+def test_a_seed_that_is_no_integer_is_refused_before_data_is_read(seed, tmp_path):
+    with pytest.raises(UsageError, match=re.escape(f"seed={seed!r}, but it must be an integer.")):
+        prepare({"a": np.arange(8.0)}, tmp_path, seed=seed)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_seed_of_numpy_is_the_same_seed(tmp_path):
+    data = {"a": np.arange(8.0)}
+    assert (
+        prepare(data, tmp_path / "a", seed=np.int64(3)).fingerprint
+        == prepare(data, tmp_path / "b", seed=3).fingerprint
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hopyard.checks import choice
+from hopyard.checks import choice, integer
 from hopyard.data.columns.policies import added_columns
 from hopyard.data.manifest import FORMAT_VERSION
 from hopyard.data.preparing.exchange import FrameSource
@@ -118,6 +118,7 @@ def request_of(
     """The request of a call of ``prepare``; raises errors of the arguments."""
     choice("nulls", nulls, ("error", "fill", "mask"))
     choice("ragged", ragged, ("error", "keep", "pad"))
+    seed = integer("seed", seed)
     features, labels = _names(feature_columns), _names(label_columns)
     named = list(dict.fromkeys([*(features or ()), *(labels or ())]))
     if isinstance(validation, numbers.Real) and val is None:
