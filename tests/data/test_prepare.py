@@ -18,7 +18,7 @@ from hopyard.data.preparing.files import group_size
 from hopyard.data.preparing.prepare import peek, prepare
 from hopyard.data.schema import TENSOR_DTYPES
 from hopyard.data.sources.sources import as_source
-from hopyard.errors import FormatError, SettingsError, UsageError
+from hopyard.errors import DataError, FormatError, SettingsError, UsageError
 from hopyard.objects.digests import digest_json
 from hopyard.storage import LocalStore, MemoryStore
 
@@ -353,3 +353,20 @@ def test_a_seed_of_numpy_is_the_same_seed(tmp_path):
         prepare(data, tmp_path / "a", seed=np.int64(3)).fingerprint
         == prepare(data, tmp_path / "b", seed=3).fingerprint
     )
+
+
+def test_times_and_numbers_are_not_mixed(tmp_path):
+    """Neither between the sets nor between files; columns of nothing but nulls are of either kind."""
+    times = pa.table({"at": pa.array([1_700_000_000_000_000 + row for row in range(9)], pa.timestamp("us"))})
+    numbers = pa.table({"at": np.arange(1_700_000_000, 1_700_000_005)})
+    nulls = pa.table({"at": pa.array([None] * 3, pa.int64())})
+    text = r"'at' holds dates, times or durations in some rows and numbers in others, .* Give all as one kind; pandas"
+    with pytest.raises(DataError, match=text):
+        prepare(times, LocalStore(tmp_path / "s"), val=numbers)
+    for name, table in (("a", times), ("b", numbers)):
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    with pytest.raises(DataError, match=text):
+        prepare([tmp_path / "b.parquet", tmp_path / "a.parquet"], LocalStore(tmp_path / "s"), None)
+    for table in (times, numbers):
+        prepared = prepare(table, LocalStore(tmp_path / "t"), val=nulls, nulls="fill")
+        assert (prepared.train.policies.times == {"at"}) == (table is times)

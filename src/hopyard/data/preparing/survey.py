@@ -152,7 +152,9 @@ def _sample(found: Found) -> ColumnData:
     if column.sparse:
         return _sparse_sample(found, missing)
     if column.kind == "tensor":
-        return ColumnData(column.name, "tensor", np.zeros(rows, column.dtype), missing, times=found.times)
+        return ColumnData(
+            column.name, "tensor", np.zeros(rows, column.dtype), missing, times=bool(found.times)
+        )
     if column.kind != "ragged":
         nothing = Ragged(np.zeros(0, np.uint8), np.zeros(rows + 1, np.int64))
         return ColumnData(column.name, column.kind, nothing, missing)

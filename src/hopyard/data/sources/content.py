@@ -33,7 +33,7 @@ class Found:
         nbytes: of lists, texts and bytes.
         element: shape of the elements of lists; None while there is none.
         shortest, longest: lengths of lists that are not null.
-        times: whether the numbers were dates, times or durations.
+        times: whether the numbers were dates, times or durations; None while all are null and nothing tells.
     """
 
     column: Column
@@ -43,14 +43,21 @@ class Found:
     element: tuple[int, ...] | None = None
     shortest: int | None = None
     longest: int | None = None
-    times: bool = False
+    times: bool | None = None
 
     def merge(self, other: Found) -> None:
         """Add rows that come later."""
         self.missing += other.missing
         self.first = (*self.first, *other.first)[:_FIRST]
         self.nbytes += other.nbytes
-        self.times |= other.times
+        if self.times is None:
+            self.times = other.times
+        elif other.times not in (None, self.times) and self.column == other.column:
+            raise DataError(
+                f"Column {self.column.name!r} holds dates, times or durations in some rows and numbers in others, "
+                "whose unit nobody knows. Give all as one kind; pandas.to_datetime(column, unit='s') makes times of "
+                "seconds."
+            )
         if self.element is not None and other.element is not None and self.element != other.element:
             raise DataError(
                 f"Column {self.column.name!r} has rows of shape {self._shape()} and rows of shape {other._shape()}: "
@@ -68,7 +75,7 @@ class Found:
         """Properties that tell the column from others of the same bytes, as JSON values."""
         column = self.column
         element = None if self.element is None else list(self.element)
-        return [column.name, column.kind, column.dtype, element, self.times]
+        return [column.name, column.kind, column.dtype, element, bool(self.times)]
 
 
 class Content:
@@ -138,7 +145,7 @@ def sum_of(hashes: Hashes) -> int:
 
 def _found(data: ColumnData, number: int | None) -> Found:
     rows, missing = len(data), 0 if data.missing is None else int(data.missing.sum())
-    found = Found(canonical(data.column), missing, times=data.times)
+    found = Found(canonical(data.column), missing, times=data.times if data.times or missing < rows else None)
     if data.missing is not None and number is not None:
         found.first = tuple((np.flatnonzero(data.missing)[:_FIRST] + number).tolist())
     values = data.values
