@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.errors import NotFoundError, StorageError
+from hopyard.errors import CorruptError, NotFoundError, StorageError
 from hopyard.stockroom.git import Head, Place, at, facts, find, folders, prepare, read, settle, write
 from hopyard.storage.names import validate_name
 
@@ -125,6 +125,21 @@ def test_objects_that_were_there_before_git_are_found_where_they_were(tmp_path: 
     assert (tmp_path / ".git" / "hopyard" / ID / "FORMAT").exists()
     assert find(tmp_path).objects == tmp_path / ".git" / "hopyard" / ID
     assert find(tmp_path).exposed is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0\0", b"a\0"])
+def test_a_folder_that_was_lost_hides_no_staged_changes(repository: Path, damage: bytes) -> None:
+    (repository / "a").mkdir()
+    commit_head(repository / "a", Head("main", B))
+    prepare(at(repository / "a"))
+    file = at(repository / "a").objects / "folders" / "main"
+    file.write_bytes(damage)
+    with pytest.raises(
+        CorruptError, match=r"folders/main holds b'.*', which is no folder\. .* Write that folder into it"
+    ):
+        at(repository / "a")
+    file.write_bytes(b"a")
+    assert at(repository / "a").worktree == "main"
 
 
 def test_a_stockroom_is_found_by_its_id_wherever_its_folder_is(repository: Path, git: Git) -> None:

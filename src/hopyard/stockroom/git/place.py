@@ -19,7 +19,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from hopyard.errors import NotFoundError, StorageError
+from hopyard.errors import CorruptError, NotFoundError, StorageError
 from hopyard.objects.digests import digest
 from hopyard.stockroom.git.command import ask
 from hopyard.stockroom.git.head import HEAD_NAME, id_of, new_id
@@ -142,13 +142,25 @@ def at(root: Path, room_id: str | None = None) -> Place:
 
 
 def folders(objects: Path) -> dict[str, str]:
-    """By working tree the folder, within the git working tree, in which the stockroom with these objects was last."""
+    """By working tree the folder, within the git working tree, in which the stockroom with these objects was last.
+
+    Raises:
+        CorruptError: such a file names none. StorageError: it cannot be read.
+    """
     try:
-        return {file.name: os.fsdecode(file.read_bytes()) for file in (objects / _FOLDERS).iterdir()}
+        found = {file: file.read_bytes() for file in (objects / _FOLDERS).iterdir()}
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise read_error(str(error.filename or objects), error) from error
+    for file, folder in found.items():
+        if not folder or b"\0" in folder:
+            raise CorruptError(
+                f"{file} holds {folder[:20]!r}, which is no folder. It names the folder of a git working tree that the "
+                "stockroom is in, by which changes that are not committed yet are found. Write that folder into it: "
+                "'.' if it is the top one, else its path from there, without a line end."
+            )
+    return {file.name: os.fsdecode(folder) for file, folder in found.items()}
 
 
 def settle(place: Place) -> None:
