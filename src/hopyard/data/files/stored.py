@@ -187,7 +187,7 @@ class StoredFile:
         return sorted({leaf for name in columns for leaf in leaves.get(name, ())})
 
     def held(self, columns: Iterable[str]) -> list[str]:
-        """Those of the columns, or fields of structs, that are in the file."""
+        """Columns of these, or fields of structs, that are in the file."""
         leaves = self._leaves
         return [name for name in columns if name in leaves]
 

@@ -144,7 +144,7 @@ class View:
         return self._named([source.gather(places[shift], groups, buffers) for source, shift in self._sources])
 
     def _named(self, arrays: list[Any]) -> Batch:
-        """What the sources gave, as it is wanted."""
+        """Columns that the sources gave, under the wanted names."""
         if not self._in_order:
             return {name: pick(arrays) for name, pick in self._picks}
         columns = [

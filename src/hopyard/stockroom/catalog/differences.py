@@ -184,7 +184,7 @@ class Diff:
 
     @cached_property
     def things(self) -> list[Difference]:
-        """All that differs, in order."""
+        """Differences, in order."""
         found = []
         changes = SortedMap(self._objects, self._before).diff(SortedMap(self._objects, self._after))
         for key, old, new in changes:

@@ -152,7 +152,7 @@ class Column(Mapping[Any, Any]):
         return np.delete(np.arange(self.record.count, dtype=np.int64), gone) if gone else None
 
     def chosen(self, positions: Positions | None) -> Positions | None:
-        """Which samples of the record are at these positions (None: all), whatever is purged; None: all of them."""
+        """Samples of the record at these positions (None: all), also purged ones; None: all of them."""
         if self._readable is None:
             return positions
         return self._readable if positions is None else self._readable[positions]
@@ -244,7 +244,7 @@ class Column(Mapping[Any, Any]):
         return np.where(there & (places >= 0), found, -1)
 
     def has(self, keys: list[bytes]) -> list[bytes]:
-        """Which of these encoded keys have a sample."""
+        """Encoded keys of these that have a sample."""
         if not self.record.count or not keys:
             return []
         if len(keys) == 1:

@@ -1,4 +1,4 @@
-"""Where fragments end, and rewriting those that changes fall into.
+"""Ends of fragments, and rewriting fragments that changes fall into.
 
 A fragment ends behind a sample that weighs more than the high 19 bits of its key's hash say, or has at least 32 KiB:
 naturally. It also ends before a sample with which it would weigh more than 1 MiB. A sample weighs its bytes, those of
@@ -53,7 +53,7 @@ def weights(batch: Batch) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the column's map says of a fragment."""
+    """Entry of a fragment in the column's map."""
 
     first: bytes
     digest: str
@@ -91,7 +91,7 @@ def neighbours(entries: SortedMap, code: bytes) -> list[bytes]:
 
 
 class Writer(Protocol):
-    """Where fragments and pages are written, and read at once: a ``PackfileWriter``."""
+    """Writer of fragments and pages, which reads them at once: a ``PackfileWriter``."""
 
     def begin(self) -> None: ...
 

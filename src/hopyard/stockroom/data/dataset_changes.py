@@ -1,4 +1,4 @@
-"""What differs between two versions of a dataset, file by file, and merging two versions of a third."""
+"""Differences between two versions of a dataset, file by file, and merging two versions of a third."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hopyard.wording import counted
 
 @dataclass(frozen=True)
 class DatasetDiff:
-    """What differs between two versions of a dataset.
+    """Differences between two versions of a dataset.
 
     Attributes:
         removed: files that only the first has.

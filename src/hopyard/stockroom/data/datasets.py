@@ -26,7 +26,7 @@ _COPIED_AT_ONCE = 16 << 20
 
 
 class Readable(Protocol):
-    """Where manifests and maps are: ``Objects``, or a ``PackfileWriter`` for what is not published yet."""
+    """Objects that hold manifests and maps: ``Objects``, or a ``PackfileWriter`` for what is not published yet."""
 
     def read(self, digest: str, /) -> Any: ...
 
@@ -176,7 +176,7 @@ class StoredFiles(Store):
         return self._objects.read_range(self._digest(name), start, length)
 
     def path(self, name: str) -> Path | None:
-        """Where the file is; None if the repository has no files. Brings the file if it is not here."""
+        """Path of the file; None if the repository has no files. Brings the file if it is not here."""
         return self._objects.file(self._digest(name), verify=False)
 
     def size(self, name: str) -> int | None:

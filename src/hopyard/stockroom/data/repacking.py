@@ -133,8 +133,9 @@ def bury(objects: Objects) -> int:
 
 
 def buried(objects: Objects, tombstones: Tombstones) -> dict[str, Location]:
-    """What shall not be in packfiles any more, and where it is: fragments that have a tombstone, and older stand-ins of
-    theirs, which have samples that were purged later. What stands in for them is here, and is what they were."""
+    """Objects that shall not be in packfiles any more, and their places: fragments that have a tombstone, and older
+    stand-ins of theirs, which have samples that were purged later. The objects that stand in for them are here, and
+    whole."""
     every = tombstones.all()
     ends = {name: several[0] for name, several in every.items()}
     older = {one.instead: several[0] for several in every.values() for one in several[1:]}

@@ -166,7 +166,7 @@ def find(keys: Keys, wanted: Keys) -> npt.NDArray[np.int64]:
 
 
 def count_before(keys: Keys, stop: bytes) -> int:
-    """How many of ``keys``, which ascend, come before ``stop``: an encoded key, or what is just behind one."""
+    """Number of ``keys``, which ascend, that come before ``stop``: an encoded key, or what is just behind one."""
     if keys.dtype == object:
         return bisect_left(keys, stop)
     if stop[:1] != b"\1":

@@ -1,4 +1,4 @@
-"""What users give as samples, as what is stored: tensors without a framework, strings, and bytes; and back."""
+"""Samples as users give them, as they are stored: tensors without a framework, strings, and bytes; and back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAMES = {stored: name for name, stored in (_COMMON | ML_DTYPES).items()}
 
 
 def dtype_name(stored: str) -> str:
-    """What NumPy and PyTorch call a dtype that ``objects.tensors`` calls ``stored``."""
+    """Name in NumPy and PyTorch of a dtype that ``objects.tensors`` calls ``stored``."""
     return _NAMES[stored]
 
 
@@ -40,7 +40,7 @@ def is_uncommon(stored: str) -> bool:
 
 
 def stored_dtype(dtype: Any) -> str:
-    """What ``objects.tensors`` calls a dtype of NumPy or PyTorch, or its name.
+    """Name in ``objects.tensors`` of a dtype of NumPy or PyTorch, or of its name.
 
     Raises:
         DataError: it is none of those that tensors can have.
@@ -345,7 +345,7 @@ def cast_exactly(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[A
 
 
 def record_for(values: Sequence[Stored], nested: bool) -> ColumnRecord:
-    """What samples have in common, as the record of an empty column."""
+    """Properties that samples share, as the record of an empty column."""
     first = values[0]
     if not isinstance(first, Tensor):
         return empty_record("string" if isinstance(first, str) else "bytes", "U8", (), nested)

@@ -69,13 +69,13 @@ class RunView:
 
     @property
     def params(self) -> dict[str, Any]:
-        """What it was started with."""
+        """Parameters that the experiment was started with."""
         found: dict[str, Any] = self._frozen(self._decoded("params"))
         return found
 
     @property
     def tags(self) -> dict[str, Any]:
-        """What was set."""
+        """Tags that were set."""
         found: dict[str, Any] = self._frozen(self._decoded("tags"))
         return found
 
@@ -109,7 +109,7 @@ class RunView:
 
     @property
     def seconds(self) -> float:
-        """How long it took, until it was last stored."""
+        """Seconds from the start until the experiment was last stored."""
         return float(self._get("seconds"))
 
     @property
@@ -139,7 +139,7 @@ class RunView:
         return {name: size for name, (_, size) in self._get("artifacts").items()}
 
     def artifact(self, name: str) -> Path | None:
-        """Where the artifact is, not to be written to; None if the repository is not of files (use :meth:`read`).
+        """Path of the artifact, not to be written to; None if the repository is not of files (use :meth:`read`).
 
         Raises:
             NotFoundError: it has no such artifact.

@@ -159,7 +159,7 @@ def _is_configured(place: Place) -> bool:
 
 
 def _attribute(place: Place) -> str:
-    """How git merges ``head.stock``: ``hopyard``, ``unspecified``, or what else the user chose."""
+    """Git's way to merge ``head.stock``: ``hopyard``, ``unspecified``, or another that the user chose."""
     fields = demand(place.root, "check-attr", "-z", "merge", "--", HEAD_NAME).split(b"\0")
     return os.fsdecode(fields[2])
 

@@ -1,4 +1,4 @@
-"""Which commits git's history names: gc keeps them, since ``git checkout`` may bring any of them back."""
+"""Commits that git's history names: gc keeps them, since ``git checkout`` may bring any of them back."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _git_directories(layout: Layout) -> list[Path]:
 
 
 def _digests(root: Path, blobs: set[str], room: str = "") -> set[str]:
-    """All that look like digests in these blobs; versions that a user broke by hand count too.
+    """Texts that look like digests in these blobs, also in versions that a user broke by hand.
 
     Args:
         room: only of blobs that have the id of this stockroom; "": of all.

@@ -166,7 +166,7 @@ class Importer(ABC):
 
     @classmethod
     def help(cls) -> str:
-        """What it imports, and its options, in plain text."""
+        """Plain text about what the importer imports, and about the importer's options."""
         lines = [inspect.cleandoc(cls.__doc__ or "")]
         for option in cls.options():
             lines.append(f"  {option.name}={option.default}: {option.help}")
@@ -178,7 +178,7 @@ class Importer(ABC):
 
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
-        """What the source is: a JSON object, with the names of classes where labels number them."""
+        """Identity of the source: a JSON object, with the names of classes where labels number them."""
 
     def close(self) -> None:
         """Remove what was unpacked. Closing twice is fine."""

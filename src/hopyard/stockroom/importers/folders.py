@@ -30,7 +30,7 @@ class _Split:
 
 
 class _Images(Importer):
-    """What both have in common: the images below a folder, or in a tar archive."""
+    """Base of both importers: the images below a folder, or in a tar archive."""
 
     @functools.cached_property
     def _parts(self) -> Parts:

@@ -244,7 +244,7 @@ def _is_image(feature: Any, kind: pa.DataType) -> bool:
 
 
 def _column_of(flat: FlatColumn, tables: Sequence[pa.Table]) -> Column:
-    """What a column is, without reading more of it than the lengths of lists and a row.
+    """Record of a column, for which no more of the column is read than the lengths of lists and a row.
 
     Raises:
         DataError: it has nulls, or values that no column can hold.

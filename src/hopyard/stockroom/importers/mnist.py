@@ -30,7 +30,7 @@ _FILES = (  # column, dimensions, name
 
 
 def read_header(path: Path, dimensions: int, shown: Path) -> tuple[int, tuple[int, ...]]:
-    """Where the values of an IDX file of uint8 begin, and its shape.
+    """Position of the first value of an IDX file of uint8, and the array's shape.
 
     Raises:
         DataError: it is another file.

@@ -13,7 +13,7 @@ GROUP = "hopyard.importers"
 
 
 def importer_names() -> list[str]:
-    """All that are installed, sorted: ``torchvision.cifar10``, ``numpy``, ..."""
+    """Names of the installed importers, sorted: ``torchvision.cifar10``, ``numpy``, ..."""
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 

@@ -46,7 +46,7 @@ _AHEAD = 2  # chunks under way for each process
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """Progress of an import.
 
     Attributes:
         done, total: samples of all columns, with those before a resumed start.
@@ -127,7 +127,7 @@ def _ordered(
 
 
 class _Sizes:
-    """How many samples make a chunk. Those of unknown size are as large as the largest chunk says so far; as this may
+    """Numbers of samples of a chunk. Samples of unknown size are as large as the largest chunk says so far; as this may
     be wrong, a chunk has at most twice the samples of one that was read."""
 
     def __init__(self, columns: Sequence[ColumnSource], chunk_bytes: int) -> None:

@@ -218,7 +218,7 @@ def _size(samples: Samples) -> int:
 
 
 class _Begun:
-    """What says that an import is under way upon a commit."""
+    """Mark of an import that is under way upon a commit."""
 
     def __init__(
         self, session: StockSession, name: str, importer: Importer, columns: list[ColumnSource]

@@ -24,7 +24,7 @@ from hopyard.stockroom.importers.run import Progress, check_samples, read_column
 
 
 def gathered(read: Any) -> dict[str, list[Any]]:
-    """What ``read_columns`` gives as one list for each column, after a look at whether starts follow each other."""
+    """Samples that ``read_columns`` gives, as one list a column; checks that starts follow each other."""
     found: dict[str, list[Any]] = {}
     for name, start, samples in read:
         rows = found.setdefault(name, [])

@@ -17,7 +17,7 @@ _LOOKED_AT = 8
 
 
 class MapDataset(Protocol):
-    """What is read of a torch Dataset."""
+    """Methods of a torch Dataset that are called."""
 
     def __len__(self) -> int: ...
 

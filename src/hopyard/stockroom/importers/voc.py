@@ -92,7 +92,7 @@ class VocSegmentation(Importer):
         return parts, min(bases)
 
     def _lists_below(self, source: Path) -> list[Path]:
-        """Where a folder may have them, of the year asked for first."""
+        """Folders that may hold the lists of images; that of the year asked for comes first."""
         below = [path for pattern in _BELOW for path in sorted(source.glob(pattern))]
         below.sort(key=lambda path: path.name != f"VOC{self.settings['year']}")
         places = (source, *below)

@@ -104,7 +104,7 @@ def _check_packfile(store: Store, checked: Checked) -> None:
 
 
 def _unlike_safetensors(data: npt.NDArray[np.uint8]) -> str:
-    """Which rule of safetensors is broken: entries follow one another without gaps; and padding is zeros."""
+    """Broken rule of safetensors: entries follow one another without gaps; and padding is zeros."""
     base = 8 + int.from_bytes(data[:8].tobytes(), "little")
     entries = json.loads(data[8:base].tobytes())
     spans = sorted(

@@ -160,7 +160,7 @@ class Content:
         return found
 
     def misfits(self, places: Mapping[str, Location]) -> Iterator[str]:
-        """Which tensors, of those at these places, are of another dtype or shape than the model says, in words."""
+        """Tensors at these places that are of another dtype or shape than the model says, in words."""
         for entry in self.entries:
             place = places.get(entry.digest)
             if place is not None and (place.dtype, place.shape) != (entry.dtype, entry.shape):

@@ -27,7 +27,7 @@ Change = Literal["unchanged", "changed", "added", "removed", "other shape"]
 
 @dataclass(frozen=True)
 class Spread:
-    """How a tensor's elements lie; of complex ones their absolute values.
+    """Distribution of a tensor's elements; of complex ones, of their absolute values.
 
     Attributes:
         mean, std, norm, min, max: of the finite elements, NaN if there are none; ``std`` divides by their number,
@@ -97,7 +97,7 @@ def describe(shelf: ModelShelf, name: str, other: ModelRecord | None = None) -> 
 
 
 def compare(tensor: Tensor, before: Tensor | None) -> tuple[Change, float | None, float | None]:
-    """What happened to a tensor, and how far it moved, as ``TensorFacts`` has it."""
+    """Change of a tensor, and how far it moved, as ``TensorFacts`` has it."""
     if before is None:
         return "added", None, None
     if tensor.digest == before.digest:
@@ -120,11 +120,11 @@ def distance(a: Tensor, b: Tensor) -> tuple[float, float]:
 
 
 def describe_column(column: Column | ColumnDraft, most: int | None = None) -> tuple[int, Spread]:
-    """How the elements of a column of tensors lie, of all its samples or of the first: as many as ``most`` bytes hold,
-    to whole fragments, which lie together on disk (about half a megabyte each).
+    """Distribution of the elements of a column of tensors, of all its samples or of the first: as many as ``most``
+    bytes hold, to whole fragments, which lie together on disk (about half a megabyte each).
 
     Returns:
-        how many samples were looked at, and their spread.
+        the number of samples that were looked at, and their spread.
 
     Raises:
         UsageError: the column holds no tensors.
@@ -150,7 +150,7 @@ def describe_column(column: Column | ColumnDraft, most: int | None = None) -> tu
 
 
 def spread_of(tensor: Tensor) -> Spread:
-    """How the elements lie. Reads the tensor twice, in pieces."""
+    """Distribution of the elements. Reads the tensor twice, in pieces."""
     return _spread(lambda: [tensor])
 
 

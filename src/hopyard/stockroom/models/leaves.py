@@ -1,4 +1,4 @@
-"""What a model's tree may hold, as tensors without a framework; and each leaf back as what it was.
+"""Leaves of a model's tree as tensors without a framework, and back.
 
 =============  ================================================  ===================================================
 kind           what it was                                       what it becomes
@@ -146,7 +146,7 @@ def _add(taken: Taken, kind: str, value: Any, memory: Any, tensor: Tensor) -> Te
 
 
 def _metadata(value: Any) -> Any:
-    """What ``state_dict()`` says of its modules, if it is plain."""
+    """Metadata of ``state_dict()`` about its modules, if it is plain."""
     try:
         tensors, skeleton = flatten(getattr(value, "_metadata", None))
     except DataError:
@@ -174,7 +174,7 @@ def _advice(value: Any) -> str:
 
 
 def give_back(tensor: Tensor, kind: str, path: str) -> Any:
-    """What the leaf was. The tensor's memory is writable, and becomes that of the leaf.
+    """The leaf as it was given. The tensor's memory is writable, and becomes that of the leaf.
 
     Raises:
         MissingExtraError: the library that it came from is not installed.

@@ -73,7 +73,7 @@ class Index:
         )
 
     def find(self, digests: Iterable[str]) -> dict[str, Location]:
-        """Where these objects are, without those that are not known."""
+        """Places of these objects, as far as they are known."""
         keys = sorted(bytes.fromhex(digest) for digest in digests)  # each page of the file is read once
         return self._run(lambda db: _find(db, keys))
 
@@ -91,7 +91,7 @@ class Index:
         return self._run(lambda db: dict(self._read_packfiles(db)))
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
-        """How many bytes these packfiles had when their headers were read, without those that are not known."""
+        """Bytes that these packfiles had when their headers were read, as far as they are known."""
         return self._run(lambda db: dict(_sizes(db, list(names))))
 
     def _read_packfiles(self, db: sqlite3.Connection) -> dict[str, tuple[int, int]]:

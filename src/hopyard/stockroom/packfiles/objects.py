@@ -172,7 +172,7 @@ class Objects:
         return tensors
 
     def damaged(self, places: Mapping[str, Location]) -> set[str]:
-        """Which of these objects, that were looked up to be at these places, are not what was written in any packfile
+        """Objects, looked up at these places, that are not as they were written in any packfile
         that holds them."""
         # Most were read or looked at before: a model that is saved again has many tensors, one of which is new.
         rest = [name for name, place in places.items() if self._known_whole(place) is None]
@@ -200,7 +200,7 @@ class Objects:
         return known
 
     def whole(self, places: Mapping[str, Location]) -> dict[str, Location]:
-        """Where objects, which packfiles hold at these places, are what was written: there, if they are, else in
+        """Places where objects, which packfiles hold at these places, are as they were written: there, or else in
         another packfile. Without those that are damaged in all. Each place is looked at once in this process."""
         names = list(places)
         found, _ = self._gather(names, True, self._mapped, lambda left: {name: places[name] for name in left})
@@ -224,7 +224,7 @@ class Objects:
         return parsing.named_json(digest, self.read(digest))
 
     def file(self, digest: str, verify: bool = True) -> Path | None:
-        """Where an object of kind ``file`` is, not to be written to; None if the store has no files (use ``read``).
+        """Path of an object of kind ``file``, not to be written to; None if the store has no files (use ``read``).
 
         Its bytes are compared with the digest once in this process, unless ``verify`` is False: they may be many, and
         only some of them needed.
@@ -254,7 +254,7 @@ class Objects:
     # Looking up
 
     def locate(self, digest: str) -> Location:
-        """Where the object is. Its packfile may be deleted at any moment, once its objects are packed elsewhere:
+        """Place of the object. Its packfile may be deleted at any moment, once its objects are packed elsewhere:
         whoever finds that it is gone calls :meth:`refresh` and locates it again.
 
         Raises:
@@ -275,7 +275,7 @@ class Objects:
         return not self.missing((digest,))
 
     def missing(self, digests: Iterable[str]) -> set[str]:
-        """Which of these objects are not here."""
+        """Objects of these that are not here."""
         wanted = set(digests)
         return wanted - self._local(wanted).keys()
 
@@ -289,7 +289,7 @@ class Objects:
         return self._local(digests)
 
     def packed(self, digests: Iterable[str]) -> dict[str, Location]:
-        """Where these objects are now, of those that are in packfiles: one listing, and the headers of new
+        """Places of the objects of these that are in packfiles now: one listing, and the headers of new
         packfiles."""
         names, losses = list(digests), self._index.losses
         self.refresh()

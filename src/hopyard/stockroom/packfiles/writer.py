@@ -58,7 +58,7 @@ class Stored(Protocol):
 
 
 class PackfileWriter:
-    """What :meth:`Objects.writing` gives: a context manager, for one thread, or several if it was given a lock.
+    """Writer that :meth:`Objects.writing` gives: a context manager, for one thread, or several if it was given a lock.
 
     On success everything is published at its end. After an exception nothing more is: packfiles that were full by then,
     and files, stay, and are found again if the same is written again.

@@ -1,4 +1,4 @@
-"""Which remote is meant: by a name that is known, by a URL, or by a folder."""
+"""The remote that an address means: by a name that is known, by a URL, or by a folder."""
 
 from __future__ import annotations
 

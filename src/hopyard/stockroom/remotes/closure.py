@@ -51,10 +51,11 @@ class Need(NamedTuple):
 
 
 def needs(objects: Readable, commits: Iterable[str], without: Iterable[str] = ()) -> Iterator[Need]:
-    """What ``commits`` and all that they follow need, less (most of) what ``without`` and all they follow need.
+    """Objects that ``commits`` and all that they follow need, less most of the objects that ``without`` and all they
+    follow need.
 
-    Reads metadata only: of each commit what differs from its first parent, the oldest commit first. So whatever the
-    shape of history is, each commit is looked at. Each object is named once.
+    Reads metadata only: of each commit its differences from its first parent, the oldest commit first. So each commit
+    is looked at for any shape of history. Each object is named once.
 
     Args:
         objects: has all metadata of ``commits``.

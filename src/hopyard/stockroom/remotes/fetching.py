@@ -216,8 +216,9 @@ def _returned(
     shown: set[str],
     accepted: Iterable[Tombstone],
 ) -> tuple[list[Returned], int]:
-    """What was purged here and is in the commits that came again, unless it was in those that were here; of purges
-    that were accepted just now, what is in any. And the number of fragments that were not looked at."""
+    """Samples that were purged here and are in the commits that came again, unless they were in commits that were here;
+    of purges that were accepted just now, samples in any commit. And the number of fragments that were not looked
+    at."""
     tombstones = Tombstones(local.store).all()
     if not tombstones:
         return [], 0

@@ -153,7 +153,7 @@ class Claims:
         self._named = _named(local.objects, commits, self._claims) if self._claims else {}
 
     def examined(self) -> Purges:
-        """What they are, while nothing is purged because of them. For who holds ``writing``."""
+        """Purges that are known, before anything is purged because of them. For holders of ``writing``."""
         return self._each(None)
 
     def accepted(self, named: Iterable[str] = ()) -> Purges:

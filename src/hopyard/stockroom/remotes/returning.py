@@ -95,7 +95,7 @@ class Returning:
 
     @property
     def columns(self) -> Collection[str]:
-        """Those that have purged samples."""
+        """Columns that have purged samples."""
         return self._codes.keys()
 
     def versions(self, commits: Iterable[str]) -> dict[str, set[str]]:

@@ -92,7 +92,7 @@ def select(objects: Readable, commits: Iterable[str], wanted: Wanted) -> Iterato
 
 
 class _Chosen:
-    """Which things are wanted, and which of them were met."""
+    """Things that are wanted, and those of them that were met."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._names: dict[str, Names] = {"data": wanted.data, "model": wanted.models, "run": wanted.runs}

@@ -42,7 +42,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a transfer is.
+    """Progress of a transfer.
 
     Attributes:
         nbytes: arrived durably; ``total``: bytes of all.

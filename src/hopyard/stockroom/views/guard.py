@@ -1,4 +1,4 @@
-"""Who may write with one ``StockRoom`` object: one thread, asyncio task and process at a time.
+"""Writers of one ``StockRoom`` object: one thread, asyncio task and process at a time.
 
 * **A block belongs to who opened it**: a thread, in it an asyncio task, and a process. While it is open, others that
   write with the same object get an error at once. They do not wait: the block may be waiting for them.
