@@ -62,7 +62,7 @@ def said(call: Callable[[], Any]) -> str:
     if isinstance(caught.value, DataError):
         (text,) = caught.value.args
     else:  # an engine's own, around that of a task
-        found = re.search(r"DataError: (.*)", str(caught.value))
+        found = re.search(r"(?:Data|Nulls)Error: (.*)", str(caught.value))
         assert found is not None, caught.value
         text = found[1]
     return re.sub(r" \((row|the first are rows) [\d, ]+\)", "", text)
