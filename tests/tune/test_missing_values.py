@@ -496,7 +496,7 @@ def test_floats_where_training_had_integers_must_be_whole() -> None:
     model = search(lambda params: of_tokens(params, **padded), ["tokens"], "label", ragged="keep").fit(rows)
     wanted = model.predict(rows["tokens"])
     assert np.array_equal(model.predict([[float(token) for token in row] for row in rows["tokens"]]), wanted)
-    for bad in ([[3.9, 4.0]], [[2.0**70]], pd.DataFrame({"tokens": [[1.0, 2.5]]})):
+    for bad in ([[3.9, 4.0]], [[2.0**63]], [[2.0**70]], pd.DataFrame({"tokens": [[1.0, 2.5]]})):
         with pytest.raises(
             DataError,
             match=r"Column 'tokens' holds \S+ \(float64\), but held int64 in training\. Give whole numbers",
@@ -521,6 +521,15 @@ def test_a_transform_gets_lists_as_tensors_everywhere() -> None:
     assert model.predict(rows["tokens"]).shape[0] == len(rows["label"])
     model.evaluate(rows)
     assert kinds == {torch.Tensor}
+
+
+def test_a_column_of_numbers_is_no_mask_by_its_name() -> None:
+    rows = people(0).assign(age_mask=np.arange(len(people(0))) % 3)
+    steps: Any = [StandardScale("age")]
+    model = search(regression(2), ["age", "age_mask"], "price", preprocess=steps).fit(rows)
+    assert model.predict(rows).shape == (len(rows),)
+    with pytest.raises(DataError, match="column 'age' is null in 1 row"):
+        model.predict(rows.assign(age=rows["age"].where(rows.index != 3)))
 
 
 @pytest.mark.parametrize("bad", ["no", 1000])

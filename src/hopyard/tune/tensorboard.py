@@ -4,27 +4,29 @@ The files hold nothing that the journal does not: a driver that takes a run up w
 its trials anew, then appends to them, so that a kill neither repeats nor loses a point. No file describes
 the whole experiment: TensorBoard then gathers hyperparameters and metrics from all trials of all runs, where
 a description would hide what the one trial that it is found with lacks.
-
-Of TensorBoard itself only the messages are used: its writers import clients of clouds, which takes longer than a small
-search writes.
 """
 
 from __future__ import annotations
 
+import io
 import math
-import struct
 from pathlib import Path
 from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
+from tensorboard.plugins.hparams.metadata import (
+    SESSION_END_INFO_TAG,
+    SESSION_START_INFO_TAG,
+    create_summary_metadata,
+)
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.tune.callbacks import ends_epoch, flat_params
 from hopyard.tune.rows import epoch_numbers
 
-_START_TAG, _END_TAG = "_hparams_/session_start_info", "_hparams_/session_end_info"
 _STATUS = {
     "completed": api_pb2.STATUS_SUCCESS,
     "stopped": api_pb2.STATUS_SUCCESS,
@@ -108,19 +110,18 @@ class TensorBoard:
         for name, value in flat_params(trial.params).items():
             _set(info.hparams[name], value)
         data = plugin_data_pb2.HParamsPluginData(session_start_info=info)
-        return self._event(clock, summary=_hparams(_START_TAG, data))
+        return self._event(clock, summary=_hparams(SESSION_START_INFO_TAG, data))
 
     def _end(self, trial: TrialState, clock: float) -> Event:
         info = plugin_data_pb2.SessionEndInfo(
             status=_STATUS[trial.status], end_time_secs=self._started + clock
         )
         data = plugin_data_pb2.HParamsPluginData(session_end_info=info)
-        return self._event(clock, summary=_hparams(_END_TAG, data))
+        return self._event(clock, summary=_hparams(SESSION_END_INFO_TAG, data))
 
 
 def _hparams(tag: str, data: Any) -> Summary:
-    plugin = SummaryMetadata.PluginData(plugin_name="hparams", content=data.SerializeToString())
-    return Summary(value=[Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=plugin))])
+    return Summary(value=[Summary.Value(tag=tag, metadata=create_summary_metadata(data))])
 
 
 def _set(field: Any, value: Any) -> None:
@@ -133,28 +134,9 @@ def _set(field: Any, value: Any) -> None:
 
 
 def _encode(events: list[Event]) -> bytes:
-    """The events as records of TFRecord files: length and bytes, each followed by its checksum."""
-    records = []
+    """The events as records of TFRecord files."""
+    buffer = io.BytesIO()
+    writer = RecordWriter(buffer)
     for event in events:
-        data = event.SerializeToString()
-        length = struct.pack("<Q", len(data))
-        records.append(b"".join((length, _masked_crc32c(length), data, _masked_crc32c(data))))
-    return b"".join(records)
-
-
-def _crc32c_of_byte(value: int) -> int:
-    for _ in range(8):
-        value = (value >> 1) ^ (0x82F63B78 & -(value & 1))  # Castagnoli's polynomial, reflected
-    return value
-
-
-_CRC32C = [_crc32c_of_byte(value) for value in range(256)]
-
-
-def _masked_crc32c(data: bytes) -> bytes:
-    """CRC-32C, rotated and shifted as TFRecord files have it."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _CRC32C[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    crc ^= 0xFFFFFFFF
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+        writer.write(event.SerializeToString())
+    return buffer.getvalue()

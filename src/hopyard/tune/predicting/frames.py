@@ -55,7 +55,7 @@ def feature_batches(
         steps = preprocessing.steps
         columns, filled, read = steps.sources(wanted), steps.filled(wanted), steps.read(wanted)
         # Data that came with masks of its own told the steps which rows were null; so do later rows.
-        filled += [name for name in read if f"{name}_mask" in policies.schema]
+        filled += [mask.removesuffix("_mask") for mask in masks_of(policies.schema, read)]
     if not is_frame(data):
         data = _named_arrays(data, columns, policies)
     check_labels([data], labels)
@@ -192,8 +192,9 @@ def _whole_numbers(data: ColumnData, policies: Policies, read: Collection[str]) 
     values = data.values.values if isinstance(data.values, Ragged) else data.values
     if data.missing is not None and values is data.values:
         values = np.where(data.missing.reshape(-1, *[1] * (values.ndim - 1)), 0, values)
-    limits = np.iinfo(wanted)
-    whole = (np.floor(values) == values) & (values >= limits.min) & (values <= limits.max)
+    # As powers of two, which float64 holds: the largest int64 itself it does not.
+    low, beyond = np.float64(np.iinfo(wanted).min), np.float64(np.iinfo(wanted).max + 1)
+    whole = (np.floor(values) == values) & (values >= low) & (values < beyond)
     if not whole.all():
         raise DataError(
             f"Column {name!r} holds {values[~whole].flat[0]:g} ({data.column.dtype}), but held {wanted} in training. "
