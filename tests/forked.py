@@ -385,16 +385,25 @@ def _fork(listener: socket.socket, above: str | None = None) -> NoReturn:
                     connection.sendall(_ANSWER.pack(0, seconds[owner]))
                 continue
             request = Request(*asked)
+            settled, settle = os.pipe()
             if (pid := os.fork()) == 0:
-                own = [listener.fileno(), connection.fileno(), *running]
+                own = [listener.fileno(), connection.fileno(), settled, settle, *running]
                 own += [other.fileno() for *_, other in running.values()]
                 if request.group is None:
                     address = _new_session(address, [*own, *descriptors])
+                else:
+                    with contextlib.suppress(OSError):  # the group has ended meanwhile
+                        os.setpgid(0, request.group)
+                os.write(settle, b".")
                 _become(request, descriptors, own)
                 install(Forks(address, request.owner, os.getsid(0), os.environ))
                 _run(request.arguments)
-            for descriptor in descriptors:
+            for descriptor in (*descriptors, settle):
                 os.close(descriptor)
+            os.read(
+                settled, 1
+            )  # whoever asked may ask for its group, and signal that, as soon as there is an answer
+            os.close(settled)
             running[descriptor := os.pidfd_open(pid)] = pid, request.owner, connection
             selector.register(descriptor, selectors.EVENT_READ)
             with contextlib.suppress(OSError):
@@ -434,9 +443,6 @@ def _new_session(above: str, own: Sequence[int]) -> str:
 
 def _become(request: Request, descriptors: Sequence[int], own: Sequence[int]) -> None:
     """Make this process the one that was asked for."""
-    if request.group is not None:
-        with contextlib.suppress(OSError):  # the group has ended meanwhile
-            os.setpgid(0, request.group)
     top = 1 + max(request.descriptors)
     moved = []
     for descriptor in descriptors:  # so that none stands where another belongs

@@ -133,3 +133,14 @@ def test_descriptors_are_handed_on(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-c", code], pass_fds=[writing], check=True)
         os.close(writing)
         assert answers.read() == "here"
+
+
+def test_a_session_of_its_own_is_there_when_popen_returns() -> None:
+    """Jupyter asks for the group of a kernel at once, and later interrupts all that is in it."""
+    for _ in range(10):
+        with subprocess.Popen(
+            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
+        ) as process:
+            found = os.getpgid(process.pid), os.getsid(process.pid)
+            process.communicate(b"\n")
+        assert found == (process.pid, process.pid)
