@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import importlib.util
+import logging
 import os
 import shutil
 import signal
@@ -114,6 +115,18 @@ def own_node_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def fresh_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python processes that a test starts are not forked off one that has imported everything."""
     monkeypatch.setenv(forked.FRESH, "1")
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Records of the log, but for those of Ray's own threads, which report to the log whenever they like."""
+
+    def told(record: logging.LogRecord) -> bool:
+        return record.name.partition(".")[0] != "ray"
+
+    caplog.handler.addFilter(told)
+    yield caplog
+    caplog.handler.removeFilter(told)
 
 
 @pytest.fixture
