@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,12 @@ MAX_LINES_OF_FUNCTION = 60
 
 def modules(*folders: Path) -> list[Path]:
     return sorted(file for folder in folders for file in folder.rglob("*.py"))
+
+
+@cache
+def nodes(file: Path) -> list[ast.AST]:
+    """All nodes of a file's syntax tree; it is parsed once for all tests."""
+    return list(ast.walk(ast.parse(file.read_text())))
 
 
 def test_version_is_the_one_of_the_distribution() -> None:
@@ -78,7 +85,9 @@ def test_names_of_data_are_there_when_asked_for() -> None:
 
 @pytest.mark.parametrize("file", modules(SRC), ids=lambda file: str(file.relative_to(SRC)))
 def test_every_module_says_what_it_is(file: Path) -> None:
-    assert ast.get_docstring(ast.parse(file.read_text()))
+    module = nodes(file)[0]
+    assert isinstance(module, ast.Module)
+    assert ast.get_docstring(module)
 
 
 def test_files_and_functions_stay_small() -> None:
@@ -92,7 +101,7 @@ def test_files_and_functions_stay_small() -> None:
         text = file.read_text()
         if len(text.splitlines()) > MAX_LINES_OF_FILE:
             too_long.append(f"{file.relative_to(SRC)}: {len(text.splitlines())} lines")
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes(file):
             if (
                 isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
                 and body(node) > MAX_LINES_OF_FUNCTION
@@ -101,9 +110,9 @@ def test_files_and_functions_stay_small() -> None:
     assert too_long == []
 
 
-def sleeps(tree: ast.Module) -> Iterator[int]:
+def sleeps(text: str) -> Iterator[int]:
     """Lines that call or import ``time.sleep``."""
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(text)) if "sleep" in text else ():
         if isinstance(node, ast.Attribute) and node.attr == "sleep" and ast.unparse(node.value) == "time":
             yield node.lineno
         if isinstance(node, ast.ImportFrom) and node.module == "time":
@@ -112,13 +121,13 @@ def sleeps(tree: ast.Module) -> Iterator[int]:
 
 def test_nothing_waits_by_sleeping() -> None:
     files = modules(SRC, ROOT / "tests", ROOT / "tools", ROOT / "benchmarks", ROOT / "examples")
-    found = [f"{file}:{line}" for file in files for line in sleeps(ast.parse(file.read_text()))]
+    found = [f"{file}:{line}" for file in files for line in sleeps(file.read_text())]
     assert found == []
 
 
 @pytest.mark.parametrize("code", ["import time\ntime.sleep(1)", "from time import monotonic, sleep"])
 def test_a_sleep_is_found(code: str) -> None:
-    assert list(sleeps(ast.parse(code)))
+    assert list(sleeps(code))
 
 
 def drawn_tree(text: str) -> dict[str, str | None]:
@@ -154,7 +163,7 @@ def test_every_public_exception_is_in_the_tree() -> None:
     public = [
         (node, file)
         for file in files
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in nodes(file)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
     found = [

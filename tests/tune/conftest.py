@@ -12,11 +12,20 @@ import pytest
 import torch
 
 from hopyard.backend import InlineBackend, LocalBackend
+from hopyard.storage import MemoryStore
 from hopyard.torch import TorchEstimator
-from hopyard.tune import RandomSearch, hp_choice, hp_log
+from hopyard.tune import RandomSearch, Run, hp_choice, hp_log, hp_quniform
 
 # Workers cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+_SPACE = {
+    "width": hp_choice([4, 8]),
+    "lr": hp_log(1e-3, 1e-1),
+    "drop": hp_choice([{"rate": hp_quniform(0.1, 0.5, 0.1)}, {"rate": 0, "why": None}, "no"]),
+    "fails": hp_choice([True, False]),
+}
 
 
 def rows(n: int = 96, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
@@ -94,3 +103,32 @@ def local() -> Any:
 def local_of_three() -> Any:
     with LocalBackend(num_workers=3, device="cpu") as backend:
         yield backend
+
+
+@pytest.fixture
+def run(search: Any, make_rows: Any) -> Run:
+    """Trials of every state but running."""
+    works = search(MemoryStore()).arguments.estimator_gen_fn
+
+    def estimator(params: dict[str, Any]) -> Any:
+        if params["fails"]:
+            raise ValueError("as asked")
+        return works(params)
+
+    first = {"width": 4, "lr": 0.01, "drop": "no", "fails": False}
+    found: Run = (
+        search(
+            MemoryStore(),
+            estimator_gen_fn=estimator,
+            search_space=_SPACE,
+            num_models=6,
+            num_epochs=4,
+            patience=1,
+            initial_params=[first, {**first, "fails": True}],
+            run_id="study",
+        )
+        .fit(make_rows())
+        .run
+    )
+    assert {trial.status for trial in found.state.trials.values()} == {"completed", "stopped", "failed"}
+    return found

@@ -21,7 +21,6 @@ from hopyard.tune import (
     Run,
     hp_choice,
     hp_int,
-    hp_log,
     hp_qloguniform,
     hp_quniform,
     hp_uniform,
@@ -31,42 +30,6 @@ from hopyard.tune.compare import compare
 from hopyard.tune.export import export_run
 from hopyard.tune.optuna import _params, space_of
 from hopyard.tune.rows import history_rows, trial_rows
-
-SPACE = {
-    "width": hp_choice([4, 8]),
-    "lr": hp_log(1e-3, 1e-1),
-    "drop": hp_choice([{"rate": hp_quniform(0.1, 0.5, 0.1)}, {"rate": 0, "why": None}, "no"]),
-    "fails": hp_choice([True, False]),
-}
-
-
-@pytest.fixture
-def run(search: Any, make_rows: Any) -> Run:
-    """Trials of every state but running."""
-    works = search(MemoryStore()).arguments.estimator_gen_fn
-
-    def estimator(params: dict[str, Any]) -> Any:
-        if params["fails"]:
-            raise ValueError("as asked")
-        return works(params)
-
-    first = {"width": 4, "lr": 0.01, "drop": "no", "fails": False}
-    found: Run = (
-        search(
-            MemoryStore(),
-            estimator_gen_fn=estimator,
-            search_space=SPACE,
-            num_models=6,
-            num_epochs=4,
-            patience=1,
-            initial_params=[first, {**first, "fails": True}],
-            run_id="study",
-        )
-        .fit(make_rows())
-        .run
-    )
-    assert {trial.status for trial in found.state.trials.values()} == {"completed", "stopped", "failed"}
-    return found
 
 
 def test_json_lines_hold_a_trial_each(run: Run, tmp_path: Path) -> None:
@@ -229,43 +192,6 @@ def test_every_point_has_a_place_in_optuna() -> None:
                 distributions={name: distribution for name, (distribution, _) in found.items()},
             )
         )
-
-
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("kind", ["file", "sqlite"])
-def test_mlflow_gets_a_run_and_one_below_it_for_each_trial(
-    run: Run, kind: str, tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    from mlflow import MlflowClient
-
-    uri = f"file://{tmp_path}/mlflow" if kind == "file" else f"sqlite:///{tmp_path}/mlflow.db"
-    run.export(f"mlflow:{uri}")
-    client = MlflowClient(tracking_uri=uri)
-    experiment = client.get_experiment_by_name("hopyard").experiment_id
-    runs = {each.info.run_name: each for each in client.search_runs([experiment])}
-    parent = runs.pop("study")
-    assert parent.info.status == "FINISHED"
-    assert len(runs) == 6
-    for trial in run.state.trials.values():
-        found = runs[f"trial {trial.number}"]
-        assert found.data.tags["mlflow.parentRunId"] == parent.info.run_id
-        assert found.info.status == ("FAILED" if trial.status == "failed" else "FINISHED")
-        for name, values in trial.history.items():
-            logged = client.get_metric_history(found.info.run_id, name)
-            assert [(point.step, point.value) for point in logged] == list(enumerate(values, start=1))
-    with pytest.raises(
-        UsageError, match=r"'hopyard' holds run study already. Give name=... for another experiment"
-    ):
-        run.export(f"mlflow:{uri}")
-    run.export(f"mlflow:{uri}", overwrite=True)
-    again = {each.info.run_name: each.info.run_id for each in client.search_runs([experiment])}
-    assert len(again) == 7
-    assert again["study"] != parent.info.run_id
-    monkeypatch.setattr("hopyard.tune.mlflow.MLflowCallback.on_trial_end", lambda self, trial: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        run.export(f"mlflow:{uri}", overwrite=True)
-    assert again == {each.info.run_name: each.info.run_id for each in client.search_runs([experiment])}
 
 
 def test_runs_are_compared_in_what_differs(search: Any, make_rows: Any) -> None:
