@@ -16,8 +16,9 @@ Source of the function: Y. Collet, xxHash (XXH3), https://github.com/Cyan4973/xx
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -138,27 +139,40 @@ def read_checks(read: Read, size: int, name: str, remedy: str) -> Checks | None:
 
 
 def damaged_chunks(
-    checks: Checks, places: npt.NDArray[np.int64], content: npt.NDArray[np.uint8]
-) -> list[tuple[int, int]]:
-    """(row group, leaf) of the chunks at these places that are not as they were written."""
-    described = checks.chunks[places[:, 0], places[:, 1]]
-    ends = np.cumsum(described["end"] - described["start"])
-    tasks = [np.arange(len(places))]
-    if ends[-1] >= _WORTH_THREADS:
-        tasks = np.split(tasks[0], np.flatnonzero(np.diff(ends // _CHECKED_AT_ONCE)) + 1)
-    rows = list(zip(*(described[name].tolist() for name in ("start", "end", "sum")), strict=True))
-    view = content.data
+    files: Sequence[tuple[Checks, npt.NDArray[np.int64], npt.NDArray[np.uint8]]],
+) -> list[list[tuple[int, int]]]:
+    """(row group, leaf) of the chunks that are not as they were written, of each file. All cores share all chunks.
 
-    def bad(task: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-        found = []
-        for number in task.tolist():
-            start, end, expected = rows[number]
-            # Bytes that the file does not have any more are no reason to map what is behind its end.
-            if end > len(view) or xxh3_64_intdigest(view[start:end]) != expected:
-                found.append((int(places[number, 0]), int(places[number, 1])))
-        return found
+    Args:
+        files: the checksums of each, the places of the chunks (n, 2), and the file's bytes.
+    """
+    tasks: list[tuple[int, slice]] = []
+    chunks = []
+    size = 0
+    for file, (checks, places, _) in enumerate(files):
+        described = checks.chunks[places[:, 0], places[:, 1]]
+        chunks.append(list(zip(*(described[name].tolist() for name in ("start", "end", "sum")), strict=True)))
+        ends = np.cumsum(described["end"] - described["start"])
+        size += int(ends[-1])
+        cuts = [0, *(np.flatnonzero(np.diff(ends // _CHECKED_AT_ONCE)) + 1).tolist(), len(places)]
+        tasks += [(file, slice(*cut)) for cut in pairwise(cuts)]
 
-    return [place for found in on_all_cores(bad, tasks) for place in found]
+    def bad(task: tuple[int, slice]) -> list[int]:
+        file, part = task
+        content = files[file][2].data
+        # Bytes that the file does not have any more are no reason to map what is behind its end.
+        return [
+            number
+            for number, (start, end, expected) in enumerate(chunks[file][part], start=part.start)
+            if end > len(content) or xxh3_64_intdigest(content[start:end]) != expected
+        ]
+
+    found: list[list[tuple[int, int]]] = [[] for _ in files]
+    for (file, _), numbers in zip(
+        tasks, on_all_cores(bad, tasks) if size >= _WORTH_THREADS else map(bad, tasks), strict=True
+    ):
+        found[file] += [(int(group), int(leaf)) for group, leaf in files[file][1][numbers]]
+    return found
 
 
 def hash_of(content: npt.NDArray[np.uint8]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.data.files.stored import StoredFile
+from hopyard.data.files.stored import StoredFile, check_chunks
 from hopyard.data.manifest import FileEntry, ForeignEntry
 from hopyard.data.order import Rows
 from hopyard.errors import CorruptError, NotFoundError
@@ -43,12 +43,14 @@ class Guard:
             for group in np.flatnonzero(present).tolist():
                 number, within = self._places[group]
                 by_file.setdefault(number, []).append(within)
+            doubted = []
             for number, withins in by_file.items():
                 file, content, leaves = self._files[number]
                 if file.checks is not None:
                     wanted = np.zeros(file.checks.chunks.shape, bool)
                     wanted[np.array(withins)[:, None], np.array(leaves)[None, :]] = True
-                    file.check(wanted, content)
+                    doubted.append((file, wanted, content))
+            check_chunks(doubted)
             self._todo &= ~present
         return not self._todo.any()
 

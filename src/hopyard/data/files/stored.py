@@ -199,42 +199,14 @@ class StoredFile:
             known = self.__dict__["_by_name"] = _leaves_of(self.footer.schema)
         return known
 
-    def check(self, wanted: Chunks, content: npt.NDArray[np.uint8] | None = None) -> None:
-        """Compare these chunks of a file at a path with their checksums, on all cores, unless it was done before.
-
-        Args:
-            content: the file's bytes, if they are mapped.
-
-        Raises:
-            CorruptError: one differs; names file, row group and column.
-        """
-        if damage := self.damage(wanted, content):
-            raise self._damaged(*damage[0])
-
-    def damage(
-        self, wanted: Chunks | None = None, content: npt.NDArray[np.uint8] | None = None
-    ) -> list[tuple[int, int]]:
-        """(row group, leaf) of the chunks, among these (None: all), that are not as they were written."""
+    def damage(self) -> list[tuple[int, int]]:
+        """(row group, leaf) of the chunks that are not as they were written."""
         checks = self.checks
         if checks is None:
             return []
         if self.path is None:
             return self._far_damage(checks)
-        good = self._good_chunks(checks)
-        todo = ~good if wanted is None else wanted & ~good
-        if not todo.any():
-            return []
-        places = np.argwhere(todo)
-        if content is None:
-            content = self._mapped()
-        bad = damaged_chunks(checks, places, content)
-        for place in bad:
-            todo[place] = False
-        good |= todo
-        self._remember_good(checks, good, np.flatnonzero(todo))
-        if bad:
-            self._remember_damaged()
-        return bad
+        return _damage_of([(self, np.ones(checks.chunks.shape, bool), None)])[0]
 
     def found_damaged(self) -> CorruptError:
         """The error of a file whose digest is not what was written, after a look at all its chunks; noted, so that
@@ -381,7 +353,7 @@ class StoredFile:
         if self.path is not None and self.checks is not None:
             wanted = np.zeros(self.checks.chunks.shape, bool)
             wanted[group, self.leaves_of(columns)] = True
-            self.check(wanted)
+            check_chunks([(self, wanted, None)])
 
     def _fetch(self, checks: Checks, group: int, leaves: Sequence[int]) -> list[tuple[int, bytes]]:
         """Stretches of the file, with where they begin, that hold these chunks, which are what was written."""
@@ -544,6 +516,49 @@ _good: OrderedDict[tuple[Any, ...], Chunks] = OrderedDict()
 
 
 _latest_leaves: tuple[Any, Mapping[str, Sequence[int]]] | None = None
+
+
+def check_chunks(files: Sequence[tuple[StoredFile, Chunks, npt.NDArray[np.uint8] | None]]) -> None:
+    """Compare chunks of files at paths with the checksums that the files carry, on all cores, unless it was done
+    before.
+
+    Args:
+        files: each with the mask of the chunks, and with the file's bytes if they are mapped.
+
+    Raises:
+        CorruptError: a chunk differs; names file, row group and column.
+    """
+    for (file, *_), damage in zip(files, _damage_of(files), strict=True):
+        if damage:
+            raise file._damaged(*damage[0])
+
+
+def _damage_of(
+    files: Sequence[tuple[StoredFile, Chunks, npt.NDArray[np.uint8] | None]],
+) -> list[list[tuple[int, int]]]:
+    """(row group, leaf) of the chunks that are not as they were written, of each file; see ``check_chunks``."""
+    doubted = []
+    for number, (file, wanted, content) in enumerate(files):
+        checks = file.checks
+        assert checks is not None
+        good = file._good_chunks(checks)
+        todo = wanted & ~good
+        if todo.any():
+            doubted.append((number, checks, good, todo, file._mapped() if content is None else content))
+    damage: list[list[tuple[int, int]]] = [[] for _ in files]
+    if not doubted:
+        return damage
+    found = damaged_chunks([(checks, np.argwhere(todo), content) for _, checks, _, todo, content in doubted])
+    for (number, checks, good, todo, _), bad in zip(doubted, found, strict=True):
+        damage[number] = bad
+        for place in bad:
+            todo[place] = False
+        good |= todo
+        file = files[number][0]
+        file._remember_good(checks, good, np.flatnonzero(todo))
+        if bad:
+            file._remember_damaged()
+    return damage
 
 
 def _opened(path: str, size: int) -> pa.NativeFile:
