@@ -52,7 +52,10 @@ class TestTPE(ProposerTests):
     space = SPACE
 
     def proposer(self) -> Proposer:
-        return OptunaPoints(SPACE, seed=1, initial_params=[draw(SPACE, 5, 0), draw(SPACE, 5, 1)])
+        return self.seeded(1)
+
+    def seeded(self, seed: int) -> Proposer:
+        return OptunaPoints(SPACE, None, seed, [draw(SPACE, 5, 0), draw(SPACE, 5, 1)])
 
 
 class TestTPEInASmallSpace(ProposerTests):
@@ -60,7 +63,10 @@ class TestTPEInASmallSpace(ProposerTests):
     num_points = 12
 
     def proposer(self) -> Proposer:
-        return OptunaPoints(SMALL)
+        return self.seeded(0)
+
+    def seeded(self, seed: int) -> Proposer:
+        return OptunaPoints(SMALL, seed=seed)
 
 
 class TestFullLengthOfTPE(SearcherTests):
@@ -76,8 +82,11 @@ class TestOptunaPruning(SearcherTests):
     extension = (11, 32)
 
     def searcher(self) -> Searcher:
+        return self.seeded(3)
+
+    def seeded(self, seed: int) -> Searcher:
         searcher = FullLength(RandomPoints(SPACE), 9, 16, max_concurrent=2)
-        return OptunaPruning(searcher, optuna.pruners.HyperbandPruner(1, 4, reduction_factor=2), 4, seed=3)
+        return OptunaPruning(searcher, optuna.pruners.HyperbandPruner(1, 4, reduction_factor=2), 4, seed)
 
 
 def learn(proposer: Proposer, trials: int, at_once: int = 4) -> list[dict[str, Any]]:

@@ -48,14 +48,20 @@ class TestPbt(SearcherTests):
     visits = 12
 
     def searcher(self) -> Searcher:
-        return pbt()
+        return self.seeded(0)
+
+    def seeded(self, seed: int) -> Searcher:
+        return pbt(seed=seed)
 
 
 class TestPbtOfFewAtOnce(SearcherTests):
     visits = 12
 
     def searcher(self) -> Searcher:
-        return pbt(truncate_fraction=0.5, max_concurrent=2, seed=3)
+        return self.seeded(3)
+
+    def seeded(self, seed: int) -> Searcher:
+        return pbt(truncate_fraction=0.5, max_concurrent=2, seed=seed)
 
 
 # Rounds

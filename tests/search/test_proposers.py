@@ -56,7 +56,10 @@ class TestRandomPoints(ProposerTests):
     space = LARGE
 
     def proposer(self) -> Proposer:
-        return RandomPoints(LARGE, seed=1)
+        return self.seeded(1)
+
+    def seeded(self, seed: int) -> Proposer:
+        return RandomPoints(LARGE, seed)
 
 
 class TestRandomPointsOfASmallSpace(ProposerTests):
@@ -64,14 +67,20 @@ class TestRandomPointsOfASmallSpace(ProposerTests):
     num_points = 9
 
     def proposer(self) -> Proposer:
-        return RandomPoints(SPACE, 3, [{"width": 128, "depth": 2}])
+        return self.seeded(3)
+
+    def seeded(self, seed: int) -> Proposer:
+        return RandomPoints(SPACE, seed, [{"width": 128, "depth": 2}])
 
 
 class TestQuasiRandomPoints(ProposerTests):
     space = LARGE
 
     def proposer(self) -> Proposer:
-        return QuasiRandomPoints(LARGE, seed=-5)
+        return self.seeded(-5)
+
+    def seeded(self, seed: int) -> Proposer:
+        return QuasiRandomPoints(LARGE, seed)
 
 
 class TestQuasiRandomPointsOfASmallSpace(ProposerTests):
@@ -79,7 +88,10 @@ class TestQuasiRandomPointsOfASmallSpace(ProposerTests):
     num_points = 12
 
     def proposer(self) -> Proposer:
-        return QuasiRandomPoints(SHARED, 0)
+        return self.seeded(0)
+
+    def seeded(self, seed: int) -> Proposer:
+        return QuasiRandomPoints(SHARED, seed)
 
 
 def proposed(proposer: Proposer, count: int) -> list[dict[str, Any]]:

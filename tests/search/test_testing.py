@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 
-from hopyard.search import Create, ListPoints, Operation, Proposer, Searcher, Stop, Train, hp_int
+from hopyard.search import Create, ListPoints, Operation, Proposer, Searcher, Stop, Train, hp_int, hp_uniform
 from hopyard.search.testing import ProposerTests, SearcherTests, play, replay
 
 
@@ -131,6 +133,137 @@ def test_the_suite_finds_searchers_that_break_a_rule(make: Callable[[], Searcher
 
     with pytest.raises(AssertionError):
         getattr(Suite(), test)()
+
+
+class Late(Scripted):
+    """Draws a point where the first trial fails."""
+
+    def exited(self, trial: int) -> list[Operation]:
+        return [Create(2, {"x": random.random()}), Train(2, 8)] if trial == 0 else []
+
+
+def test_the_suite_finds_a_searcher_that_a_replay_does_not_restore() -> None:
+    class Suite(SearcherTests):
+        visits = 8
+
+        def searcher(self) -> Searcher:
+            return Late(TWO, lambda trial, visits: [Train(trial, 8)] if visits < 8 else [Stop(trial)])
+
+    Suite().test_the_same_calls_give_the_same_answers()
+    with pytest.raises(AssertionError, match="a global random state was drawn from or seeded"):
+        Suite().test_failing_trials_never_stop_the_others()
+
+
+class SeededSearcher(Scripted):
+    def __init__(self, seed: int) -> None:
+        super().__init__(ONE)
+
+
+def test_the_suite_finds_a_searcher_that_ignores_its_seed() -> None:
+    class Suite(SearcherTests):
+        visits = 4
+
+        def searcher(self) -> Searcher:
+            return SeededSearcher(1)
+
+    with pytest.raises(AssertionError, match="SeededSearcher takes a seed: define `seeded` in its suite"):
+        Suite().test_another_seed_gives_other_answers()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Suite, "seeded", lambda self, seed: SeededSearcher(seed), raising=False)
+        with pytest.raises(AssertionError, match="nine seeds gave the same: the seed is ignored"):
+            Suite().test_another_seed_gives_other_answers()
+
+
+class Drawing(Proposer):
+    """Draws with a generator of the seed; those below do not."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.generator = random.Random(seed)
+
+    def propose(self, trial: int) -> dict[str, Any] | None:
+        return {"x": self.drawn(trial)}
+
+    def drawn(self, trial: int) -> float:
+        return self.generator.random()
+
+
+class Unseeded(Drawing):
+    def drawn(self, trial: int) -> float:
+        return random.random()
+
+
+class UnseededByNumPy(Drawing):
+    def drawn(self, trial: int) -> float:
+        return float(np.random.random())
+
+
+class Reseeding(Drawing):
+    """Gives the right points, but every other user of the global state gets the same ones, too."""
+
+    def drawn(self, trial: int) -> float:
+        random.seed(self.seed * 1000 + trial)
+        return random.random()
+
+
+class Fixed(Drawing):
+    def __init__(self, seed: int) -> None:
+        super().__init__(0)
+
+
+class Fresh(Drawing):
+    """Has its seed, but takes the system's randomness."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.generator = random.Random()
+
+
+class Remembering(Drawing):
+    """Goes on where another one of this process has stopped, so that one that is restored does not repeat it."""
+
+    proposed: list[float] = []  # noqa: RUF012 - the mistake that is to be found
+
+    def drawn(self, trial: int) -> float:
+        self.proposed.append(random.Random(self.seed + len(self.proposed)).random())
+        return self.proposed[-1]
+
+
+GLOBAL = "a global random state was drawn from or seeded; use a generator of your own"
+RESTORED = "a new one that was told the same answered something else, so a resumed run would go another way"
+
+
+@pytest.mark.parametrize(
+    ("kind", "of_points", "of_seeds"),
+    [
+        (Drawing, None, None),
+        (Unseeded, GLOBAL, GLOBAL),
+        (UnseededByNumPy, GLOBAL, GLOBAL),
+        (Reseeding, GLOBAL, GLOBAL),
+        (Fixed, None, "nine seeds gave the same: the seed is ignored"),
+        (Fresh, RESTORED, "the same seed gave something else"),
+        (Remembering, RESTORED, "the same seed gave something else"),
+    ],
+)
+def test_the_suite_finds_a_proposer_whose_points_do_not_follow_from_its_seed(
+    kind: type[Drawing], of_points: str | None, of_seeds: str | None
+) -> None:
+    class Suite(ProposerTests):
+        space = {"x": hp_uniform(0, 1)}  # noqa: RUF012
+
+        def proposer(self) -> Proposer:
+            return kind(1)
+
+        def seeded(self, seed: int) -> Proposer:
+            return kind(seed)
+
+    rules = (
+        Suite().test_the_same_observations_give_the_same_points,
+        Suite().test_another_seed_gives_other_points,
+    )
+    for rule, text in zip(rules, (of_points, of_seeds), strict=True):
+        with pytest.raises(AssertionError, match=text) if text else nullcontext():
+            rule()
 
 
 def test_the_suite_finds_a_proposer_that_repeats_itself() -> None:

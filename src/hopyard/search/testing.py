@@ -12,6 +12,7 @@ Inherit in a test module and say how to make one::
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 import random
 from abc import ABC, abstractmethod
@@ -35,6 +36,7 @@ Call: TypeAlias = tuple[Any, ...]
 """A searcher's method and its arguments: ``("validated", 3, 16, 0.25)``."""
 
 MOST_CALLS = 1_000_000
+_REPLAYED = "a new one that was told the same answered something else, so a resumed run would go another way"
 
 
 def falling(trial: int, visits: int) -> float:
@@ -196,19 +198,42 @@ class _Player:
 
 
 def shaken(function: Callable[[], Any]) -> Any:
-    """The function's result with the global random states set elsewhere, which nothing may depend on."""
+    """The function's result with the global random states set elsewhere, which nothing may depend on or change."""
     states = random.getstate(), np.random.get_state()
     random.seed(12345)
     np.random.seed(54321)
+    before = _random_states()
     try:
-        return function()
+        result = function()
+        assert _random_states() == before, (
+            "a global random state was drawn from or seeded; use a generator of your own"
+        )
+        return result
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
 
 
+def _random_states() -> tuple[Any, ...]:
+    _, numbers, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), np.asarray(numbers).tobytes(), rest
+
+
+def check_seeds(made: Searcher | Proposer, answers: Callable[[int], list[Any] | None]) -> None:
+    """Check that what ``answers(seed)`` gives follows from the seed, and from nothing else; None: there is no seed."""
+    first = shaken(lambda: answers(0))
+    if first is None:
+        taken = inspect.signature(type(made)).parameters
+        assert "seed" not in taken, f"{type(made).__name__} takes a seed: define `seeded` in its suite"
+        return
+    assert answers(0) == first, "the same seed gave something else"
+    assert any(answers(seed) != first for seed in range(1, 9)), (
+        "nine seeds gave the same: the seed is ignored"
+    )
+
+
 class SearcherTests(ABC):
-    """Inherit, and define ``searcher`` and ``visits``.
+    """Inherit, and define ``searcher`` and ``visits``; and ``seeded``, if the searcher takes a seed.
 
     ``extension``: a larger budget (num_models, visits) that the search can be extended to, or None if it refuses.
     """
@@ -220,8 +245,15 @@ class SearcherTests(ABC):
     def searcher(self) -> Searcher:
         """A new searcher, the same each time."""
 
+    def seeded(self, seed: int) -> Searcher | None:
+        """A new searcher with another seed; None: it takes none."""
+        return None
+
     def played(self, **how: Any) -> Played:
-        return play(self.searcher(), self.visits, **how)
+        """The record of a search, which a new searcher that is told the same answers likewise, whatever happened."""
+        played = play(self.searcher(), self.visits, **how)
+        assert shaken(lambda: replay(self.searcher(), played.calls)) == played.answers, _REPLAYED
+        return played
 
     def test_it_makes_trials_and_ends_in_whatever_order_they_report(self) -> None:
         for seed in (None, 0, 1, 2, 3):
@@ -231,10 +263,16 @@ class SearcherTests(ABC):
         """Replaying gives a resumed run its searcher; other searchers and random numbers do not matter."""
         for seed in (None, 1):
             played = self.played(order_seed=seed, failing={1: self.visits - 1})
-            assert shaken(lambda played=played: replay(self.searcher(), played.calls)) == played.answers  # type: ignore[misc]
         first, second = self.searcher(), self.searcher()
         for (name, *arguments), answer in zip(played.calls, played.answers, strict=True):
-            assert getattr(first, name)(*arguments) == getattr(second, name)(*arguments) == answer
+            assert getattr(first, name)(*arguments) == getattr(second, name)(*arguments) == answer, _REPLAYED
+
+    def test_another_seed_gives_other_answers(self) -> None:
+        def answers(seed: int) -> list[list[Operation]] | None:
+            searcher = self.seeded(seed)
+            return None if searcher is None else play(searcher, self.visits).answers
+
+        check_seeds(self.searcher(), answers)
 
     def test_answers_share_nothing_with_the_searcher(self) -> None:
         first, second = self.searcher(), self.searcher()
@@ -324,7 +362,6 @@ class SearcherTests(ABC):
             played = self.played(order_seed=8, extensions={moment: self.extension})
             assert set(untroubled.params) <= set(played.params)
             assert max(played.visits.values()) <= self.extension[1]
-            assert replay(self.searcher(), played.calls) == played.answers
 
 
 class Chaotic(Searcher):
@@ -396,7 +433,9 @@ class Chaotic(Searcher):
 
 
 class ProposerTests(ABC):
-    """Inherit, and define ``proposer``, ``space`` and ``num_points`` (None: without end)."""
+    """Inherit, and define ``proposer``, ``space`` and ``num_points`` (None: without end); and ``seeded``, if there is
+    a seed.
+    """
 
     space: Mapping[str, Any]
     num_points: int | None = None
@@ -405,20 +444,13 @@ class ProposerTests(ABC):
     def proposer(self) -> Proposer:
         """A new proposer, the same each time."""
 
+    def seeded(self, seed: int) -> Proposer | None:
+        """A new proposer with another seed; None: it takes none."""
+        return None
+
     def proposed(self, metric: Metric | None = None) -> list[dict[str, Any]]:
         """Up to 40 points; with a metric, each is observed twice before the next, and every fifth fails."""
-        proposer, found = self.proposer(), []
-        for trial in range(40):
-            point = proposer.propose(trial)
-            if point is None:
-                break
-            found.append(point)
-            if metric is not None and trial % 5 != 4:
-                proposer.observed(trial, 1, metric(trial, 1))
-                proposer.observed(trial, 2, metric(trial, 2))
-            if metric is not None:
-                proposer.ended(trial)
-        return found
+        return _proposed(self.proposer(), metric)
 
     def test_points_are_different_and_of_the_space_until_there_are_no_more(self) -> None:
         for metric in (None, falling, lambda trial, visits: math.inf, lambda trial, visits: 0.0):
@@ -430,7 +462,15 @@ class ProposerTests(ABC):
 
     def test_the_same_observations_give_the_same_points(self) -> None:
         for metric in (None, falling):
-            assert shaken(lambda metric=metric: self.proposed(metric)) == self.proposed(metric)  # type: ignore[misc]
+            again = shaken(lambda metric=metric: self.proposed(metric))  # type: ignore[misc]
+            assert again == self.proposed(metric), _REPLAYED
+
+    def test_another_seed_gives_other_points(self) -> None:
+        def answers(seed: int) -> list[dict[str, Any]] | None:
+            proposer = self.seeded(seed)
+            return None if proposer is None else _proposed(proposer, None)
+
+        check_seeds(self.proposer(), answers)
 
     def test_a_proposer_that_does_not_learn_gives_the_same_points_whatever_is_observed(self) -> None:
         if not self.proposer().learns:
@@ -450,3 +490,18 @@ class ProposerTests(ABC):
             with pytest.raises(SpaceError, match=f"only {self.num_points} different points"):
                 self.proposer().check(self.num_points + 1)
             assert self.proposed()[-1] is not None
+
+
+def _proposed(proposer: Proposer, metric: Metric | None) -> list[dict[str, Any]]:
+    found = []
+    for trial in range(40):
+        point = proposer.propose(trial)
+        if point is None:
+            break
+        found.append(point)
+        if metric is not None and trial % 5 != 4:
+            proposer.observed(trial, 1, metric(trial, 1))
+            proposer.observed(trial, 2, metric(trial, 2))
+        if metric is not None:
+            proposer.ended(trial)
+    return found

@@ -6,8 +6,9 @@ checks them):
 * **Names** are relative, ``/``-separated and validated by :func:`validate_name`; a name
   is never both an object and a prefix of another object (``InvalidNameError``).
 * **Atomicity.** ``put`` and ``put_new`` make the whole object visible or nothing. After
-  they return, the object survives the death of the process and of the machine. A failed
-  or killed write leaves no object, and its remains are invisible to ``list``.
+  they return, the object survives the death of the process and of the machine. Until a
+  replaced object is whole, all see the old one, so it is never deleted first. A failed or killed
+  write leaves the old object or none, and its remains are invisible to ``list``.
 * **One conditional write.** ``put_new`` writes only if the name is free; of any number of
   concurrent callers exactly one gets True. References, journals and fences build on it.
 * **Reads** see the last completed write of the name. An object that a reader has begun to
@@ -15,7 +16,8 @@ checks them):
 * **Threads and processes** may use one store at once. A store is picklable, and the copy sees
   the same objects; if ``shared`` is False, only in this process, and in another one unpickling fails.
 * **Errors** are those of ``hopyard.errors``: ``NotFoundError``, ``NotWritableError``,
-  ``StorageFullError``, ``InvalidNameError``; each names the store and the object.
+  ``StorageFullError``, ``InvalidNameError``, ``CorruptError``; each names the store (by its ``url``)
+  and the object. The words are free.
 * **Ownership.** A store never deletes what it was not told to delete, one name at a time.
 """
 

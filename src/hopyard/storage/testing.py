@@ -15,16 +15,20 @@ import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from hopyard.errors import CorruptError, InvalidNameError, NotFoundError
-from hopyard.storage.base import Entry, Store
+from hopyard.storage.base import Entry, PrefixStore, Store
 
 _RACERS = 16
 _NUMBERS = 20
+_LOCKED = 0.25  # seconds without a read after which the store seems to keep readers out while it writes
 
 # What other processes run. Each is given the pickled store on stdin.
 _RACE = """
@@ -75,16 +79,18 @@ class StoreSuite:
         assert store.get("a", 10) == b""
         assert store.get("a", 0, 0) == b""
         for start, length in ((0, 11), (8, 3), (11, None), (11, 0)):
-            with pytest.raises(CorruptError, match="has only 10"):
+            with pytest.raises(CorruptError) as caught:
                 store.get("a", start, length)
+            _check_named(caught.value, store, "a")
 
     def test_a_name_that_is_not_there(self, store: Store) -> None:
         store.put("digits/weights", b"x")
         for name in ("digits/weight", "digits", "nothing", "digits/weights/0"):
             assert store.size(name) is None
             assert not store.exists(name)
-            with pytest.raises(NotFoundError, match=name):
+            with pytest.raises(NotFoundError) as caught:
                 store.get(name)
+            _check_named(caught.value, store, name)
             store.delete(name)
         assert store.get("digits/weights") == b"x"
 
@@ -150,6 +156,41 @@ class StoreSuite:
                 assert file.read() == b"old"
         assert store.get("a") == b"new!"
 
+    def test_a_write_that_fails_changes_nothing(self, store: Store, tmp_path: Path) -> None:
+        """The bytes cannot be read, so any error is right; but the old object stays, and a new one does not begin."""
+        store.put("a", b"old")
+        store.put("b/c", b"old")
+        released = memoryview(b"new!")
+        released.release()
+        for name in ("a", "new"):
+            with pytest.raises(Exception):  # noqa: B017
+                store.put(name, released)
+            with pytest.raises(Exception):  # noqa: B017
+                store.put_file(name, tmp_path / "absent")
+        with pytest.raises(Exception):  # noqa: B017
+            store.put_new("new", released)
+        path = (store.staging() or tmp_path) / "given"
+        path.write_bytes(b"new!")
+        with pytest.raises(InvalidNameError):
+            store.put_file("b", path)
+        assert path.exists(), "put_file failed, and took the file"
+        assert path.read_bytes() == b"new!"
+        found = {entry.name: store.get(entry.name) for entry in store.list()}
+        assert found == {"a": b"old", "b/c": b"old"}, f"a write that failed changed the store: {found}"
+
+    def test_a_reader_finds_the_old_object_or_the_new_one_at_every_moment(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        """One thread reads all the time; the one that writes lets it read after each call that it makes."""
+        old, new = contents = bytes(100_000), b"\1" * 150_000
+        path = (store.staging() or tmp_path) / "given"
+        path.write_bytes(old)
+        store.put("a", old)
+        with _Reader(store, "a", contents) as reader, reader.between_calls():
+            store.put("a", bytearray(new))
+            store.put_file("a", path)
+        assert reader.strange is None, f"a reader found {reader.strange}"
+
     # Names
 
     @pytest.mark.parametrize(
@@ -183,8 +224,9 @@ class StoreSuite:
         store.put("a/b", b"x")
         for name in ("a", "a/b/c", "a/b/c/d"):
             for write in (store.put, store.put_new):
-                with pytest.raises(InvalidNameError, match="prefix"):
+                with pytest.raises(InvalidNameError) as caught:
                     write(name, b"y")
+                _check_named(caught.value, store, name)
         assert [entry.name for entry in store.list()] == ["a/b"]
         store.delete("a/b")
         store.put("a", b"now free")
@@ -299,6 +341,62 @@ class StoreSuite:
         assert [part.get("x") for part in parts] == [b"\0", b"\1", b"\2", b"\3"]
 
 
+class _Reader:
+    """A thread that reads an object, again and again, until it finds something ``strange``: none of its contents."""
+
+    def __init__(self, store: Store, name: str, contents: tuple[bytes, ...]) -> None:
+        self.strange: str | None = None
+        self._store, self._name, self._contents = store, name, contents
+        self._condition = threading.Condition()
+        self._reads = 0
+        self._kept_out_at = -1
+        self._ended = False
+        self._thread = threading.Thread(target=self._read)
+
+    def __enter__(self) -> _Reader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended = True
+        self._thread.join()
+
+    @contextmanager
+    def between_calls(self) -> Iterator[None]:
+        """While this lasts, the thread waits at the end of each call until one read has begun and ended since.
+
+        A store may keep readers out by a lock; then it goes on.
+        """
+        before = sys.getprofile()
+        sys.setprofile(self._let_read)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+
+    def _let_read(self, _frame: FrameType, event: str, _called: object) -> None:
+        with self._condition:
+            if not event.endswith("return") or self._kept_out_at == self._reads or self.strange is not None:
+                return
+            enough = self._reads + 2  # the first may have begun earlier
+            if not self._condition.wait_for(
+                lambda: self._reads >= enough or self.strange is not None, _LOCKED
+            ):
+                self._kept_out_at = self._reads
+
+    def _read(self) -> None:
+        while self.strange is None and not self._ended:
+            try:
+                found = self._store.get(self._name)
+                strange = None if found in self._contents else f"{len(found):,} bytes that are neither"
+            except Exception as error:
+                strange = "nothing" if isinstance(error, NotFoundError) else repr(error)
+            with self._condition:
+                self._reads += 1
+                self.strange = strange
+                self._condition.notify()
+
+
 def _start(code: str, store: Store, *args: str) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-c", code, *args],
@@ -321,10 +419,20 @@ def _check_race(store: Store, won: dict[bytes, list[int]]) -> None:
 
 
 def _check_refused_elsewhere(store: Store) -> None:
-    """Check that a store of one process refuses use in another one, and names stores to use instead."""
+    """Check that a store of one process cannot be unpickled in another one."""
     for part in (store, store.at("x")):
         process = _start(_RACE, part, "0", "0")
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 1
-        assert b"UsageError" in errors
-        assert b"cannot be used in another. Use InlineBackend with it, or a LocalStore" in errors
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode != 0, "the store says that it is not shared, but another process has a copy"
+        assert output == b"", (
+            "the store was unpickled in another process, and failed there only when it was used"
+        )
+        assert b"hopyard.errors." in errors, errors.decode()
+
+
+def _check_named(error: Exception, store: Store, name: str) -> None:
+    """Check that an error names the object and the store; that of a part may name the whole, and all of the name."""
+    while isinstance(store, PrefixStore):
+        store = store._inner
+    assert name in str(error), f"the error does not name the object {name!r}: {error}"
+    assert store.url in str(error), f"the error does not name the store {store.url}: {error}"

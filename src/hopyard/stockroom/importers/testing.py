@@ -12,13 +12,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import pickle
+import shutil
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hopyard.errors import HopyardError
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Samples
 from hopyard.stockroom.importers.run import Progress, check_samples, read_columns
 
@@ -120,6 +125,35 @@ class ImporterSuite:
         identity = importer.identity()
         assert json.loads(json.dumps(identity)) == identity
         assert importer.identity() == identity
+
+    def test_identity_differs_once_the_files_have_changed(
+        self, importer: Importer, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        """By a byte of each, in a copy: an import that is interrupted must not go on with other files."""
+        if importer.source is None:
+            pytest.skip("the importer reads no files")
+        copy = tmp_path_factory.mktemp("copied") / importer.source.name
+        if importer.source.is_dir():
+            shutil.copytree(importer.source, copy)
+        else:
+            shutil.copy2(importer.source, copy)
+
+        def identity() -> Mapping[str, Any]:
+            with type(importer)(copy, **importer.settings) as another:
+                return another.identity()
+
+        before = identity()
+        assert identity() == before, "the same files have another identity when they are opened again"
+        for path in [*copy.rglob("*")] if copy.is_dir() else [copy]:
+            if path.is_file() and (data := bytearray(path.read_bytes())):
+                data[len(data) // 2] ^= 1
+                changed = (
+                    path.stat().st_mtime_ns + 10**9
+                )  # a second later, whatever the resolution of the clock
+                path.write_bytes(data)
+                os.utime(path, ns=(changed, changed))
+        with contextlib.suppress(HopyardError):  # they may be damaged, and found to be
+            assert identity() != before, "the files have changed, but the identity has not"
 
     def test_help_says_what_it_imports_and_every_option(self, importer: Importer) -> None:
         text = importer.help()
