@@ -1,52 +1,65 @@
-"""The command line: thin; every number it shows comes from a function that users can call."""
+"""The command line: thin; every number it shows comes from a function that users can call.
+
+A command is imported when it runs (``tree``), and what git calls for every merge without the parser too.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from hopyard import __version__
-from hopyard.cli import data, demo, plan, run, run_commands, run_results, stock, stock_reproduce
-from hopyard.cli.terminal import Commands, complain, say
+from hopyard.cli.warned import said_warnings
 from hopyard.errors import HopyardError
 
-app = typer.Typer(
-    name="hopyard",
-    help="Train many deep-learning models over one dataset, pick the best, keep every version.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    cls=Commands,
-)
-app.command("demo")(demo.demo)
-app.command("plan")(plan.plan)
-run_commands.add_to(run.app)
-run_results.add_to(run.app)
-app.add_typer(run.app, name="run")
-app.add_typer(data.app, name="data")
-app.add_typer(stock.app, name="stock")
-stock.app.command("reproduce")(stock_reproduce.reproduce)
+if TYPE_CHECKING:
+    from hopyard.cli.tree import app as app
 
-
-@app.command()
-def version() -> None:
-    """Print the version."""
-    say(__version__)
+_MERGE_DRIVER = ["stock", "merge-driver"]
 
 
 def main() -> None:
     """The ``hopyard`` command. An error that a user can mend ends it with its message and status 1."""
-    _run(app)
+    words = sys.argv[1:]
+    if words[:2] == _MERGE_DRIVER and len(words) == 6 and not any(word.startswith("-") for word in words):
+        _run(lambda: _merge(*words[2:]))
+    else:
+        from hopyard.cli.tree import app
+
+        _run(app)
 
 
 def stock_main() -> None:
     """The ``stock`` command, which is ``hopyard stock``."""
-    _run(stock.app)
+    from hopyard.cli.stock import app
+
+    _run(app)
 
 
-def _run(command: typer.Typer) -> None:
+def _merge(base: str, ours: str, theirs: str, path: str) -> None:
+    from hopyard.stockroom.session.git_driver import run_driver
+
+    with said_warnings():
+        sys.exit(run_driver(Path(base), Path(ours), Path(theirs), Path(path)))
+
+
+def _run(command: Callable[[], Any]) -> None:
     try:
         command()
     except HopyardError as error:
+        from hopyard.cli.terminal import complain
+
         complain(f"{type(error).__name__}: {error}")
         sys.exit(1)
+
+
+if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is a mistake
+
+    def __getattr__(name: str) -> Any:
+        """``app``, the tree of all commands, is imported when it is first asked for."""
+        if name != "app":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from hopyard.cli.tree import app
+
+        return app

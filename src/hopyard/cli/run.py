@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from hopyard.cli import run_commands, run_results
 from hopyard.cli.run_stores import RunId, StorePath, describe_holder, open_existing
 from hopyard.cli.terminal import console, say
 from hopyard.errors import StorageError
@@ -170,3 +171,7 @@ def _schedule_in_numbers(units: list[Record]) -> str:
         f"{traffic.written / 1e6:.1f} MB written\n"
         f"data that stayed: {traffic.read / 1e6:.1f} MB of batches read by workers from their partitions"
     )
+
+
+run_commands.add_to(app)
+run_results.add_to(app)

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from hopyard.cli import stock_history, stock_remotes, stock_things
+from hopyard.cli.commands import Commands
 from hopyard.cli.completing import complete_revision
-from hopyard.cli.terminal import Commands, say
+from hopyard.cli.terminal import say
 from hopyard.stockroom import StockRoom
 from hopyard.stockroom.git import Place, at, driver
 from hopyard.stockroom.history.commits import short
@@ -19,13 +20,24 @@ from hopyard.stockroom.session.git_driver import run_driver
 from hopyard.terminal import Terminal
 from hopyard.wording import one_line
 
+
+class _Stock(Commands):
+    later = {  # noqa: RUF012 - it is never changed
+        "reproduce": (
+            "hopyard.cli.stock_reproduce:reproduce",
+            "Train a search again from the data, code and settings of a commit, and compare the outcome bit by bit.",
+        ),
+        "remote": None,
+    }
+
+
 app = typer.Typer(
     name="stock",
     help="Versions of data, models and experiments, beside git.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
-    cls=Commands,
+    cls=_Stock,
 )
 
 

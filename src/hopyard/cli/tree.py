@@ -1,0 +1,46 @@
+"""The tree of all commands."""
+
+from __future__ import annotations
+
+import typer
+
+from hopyard import __version__
+from hopyard.cli.commands import Commands
+from hopyard.cli.terminal import say
+
+
+class _Hopyard(Commands):
+    later = {  # noqa: RUF012 - it is never changed
+        "demo": (
+            "hopyard.cli.demo:demo",
+            "Train sixteen networks on scikit-learn's digits over hopping partitions, and show the best one.",
+        ),
+        "plan": (
+            "hopyard.cli.plan:plan",
+            "Estimate time, bytes moved and worker hours of a search; show what a searcher would do.",
+        ),
+        "version": None,
+        "run": ("hopyard.cli.run:app", "Look at runs, steer them, and continue them."),
+        "data": ("hopyard.cli.data:app", "Look at datasets, prepare them, measure them."),
+        "stock": ("hopyard.cli.stock:app", "Versions of data, models and experiments, beside git."),
+    }
+
+
+app = typer.Typer(
+    name="hopyard",
+    help="Train many deep-learning models over one dataset, pick the best, keep every version.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    cls=_Hopyard,
+)
+
+
+@app.callback()
+def hopyard() -> None:
+    """Train many deep-learning models over one dataset, pick the best, keep every version."""
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    say(__version__)
