@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -19,7 +19,8 @@ from hopyard.data.preprocessing.fitting import FittedSteps, Steps
 from hopyard.errors import MetricError, UsageError, nearest
 from hopyard.hopper.state import Metric
 from hopyard.hopper.work import Options
-from hopyard.search.spaces import check_space, checked_space, named_code
+from hopyard.objects.identity import identity
+from hopyard.search.spaces import check_space, checked_space, named_code, space_json
 from hopyard.storage import Store
 from hopyard.training.metrics import canonical, metric_mode, metric_names
 from hopyard.tune.callbacks import Callback
@@ -33,45 +34,90 @@ _LATER_PACKING = ("graph", "streams", "fused")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
+def _plain(value: Any) -> Any:
+    """A value as it stands in a journal: itself if it is plain, else its digest."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return identity(value).digest
+
+
+def _defined(preprocess: Steps | FittedSteps | None) -> Any:
+    """Preprocessing as it stands in a journal: the definition of steps, or the digest of steps fitted before."""
+    return (
+        preprocess.digest if isinstance(preprocess, FittedSteps) else preprocess and preprocess.definition()
+    )
+
+
+# Where and how it runs, which decides no result.
+_OF_THIS_CALL = {"setting": None, "committed": False}
+# Not among the settings, but beside them: the identity of the estimator function, and a field of the run's header.
+_RECORDED_APART = {"setting": None}
+_NAMES = {"setting": list}
+
+
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of a search, checked, and the defaults of those that may be left out; see ``Search``."""
+    """The arguments of a search, checked, and the defaults of those that may be left out; see ``Search``.
 
-    backend: Backend
-    store: Store
-    estimator_gen_fn: Callable[[dict[str, Any]], Any]
-    search_space: Mapping[str, Any]
+    An argument is a setting of the run, and is committed with the search to make it again, unless its metadata say
+    otherwise: ``setting`` makes a JSON value of it (None: it is no setting), ``committed`` is False.
+    """
+
+    backend: Backend = field(metadata=_OF_THIS_CALL)
+    store: Store = field(metadata=_OF_THIS_CALL)
+    estimator_gen_fn: Callable[[dict[str, Any]], Any] = field(metadata=_RECORDED_APART)
+    search_space: Mapping[str, Any] = field(metadata={"setting": space_json})
     num_epochs: int
     evaluation_metric: str = "loss"
     mode: str | None = None
-    feature_columns: tuple[str, ...] = ("features",)
-    label_columns: tuple[str, ...] = ("label",)
-    validation: Any = 0.25
+    feature_columns: tuple[str, ...] = field(default=("features",), metadata=_NAMES)
+    label_columns: tuple[str, ...] = field(default=("label",), metadata=_NAMES)
+    validation: Any = field(default=0.25, metadata={"committed": False})  # the data of both parts are pinned
     num_partitions: int | None = None
     order_groups: int | None = None
     seed: int = 0
-    logdir: Any = None
-    stock: Any = None
-    run_id: str | None = None
-    fresh: bool = False
-    take_over: bool = False
-    reproducible: bool = True
-    packing: str = "auto"
-    keep: Literal["completed", "best", "all"] = "completed"
-    keep_n: int = 1
-    checkpoint_every: Literal["unit", "epoch"] | float = "unit"
-    time_budget: float | None = None
+    logdir: Any = field(default=None, metadata=_OF_THIS_CALL)
+    stock: Any = field(default=None, metadata=_OF_THIS_CALL)
+    run_id: str | None = field(default=None, metadata=_OF_THIS_CALL)
+    fresh: bool = field(default=False, metadata=_OF_THIS_CALL)
+    take_over: bool = field(default=False, metadata=_OF_THIS_CALL)
+    reproducible: bool = field(default=True, metadata=_RECORDED_APART)
+    packing: str = field(default="auto", metadata=_OF_THIS_CALL)
+    keep: Literal["completed", "best", "all"] = field(default="completed", metadata=_OF_THIS_CALL)
+    keep_n: int = field(default=1, metadata=_OF_THIS_CALL)
+    checkpoint_every: Literal["unit", "epoch"] | float = field(default="unit", metadata=_OF_THIS_CALL)
+    time_budget: float | None = field(default=None, metadata=_OF_THIS_CALL)
     patience: int | None = None
     median_stopping: int | None = None
     pruner: Any = None
     max_concurrent_trials: int | None = None
-    initial_params: tuple[Mapping[str, Any], ...] = ()
-    init_from: Any = None
-    callbacks: tuple[Callback, ...] = ()
-    progress: bool = True
+    initial_params: tuple[Mapping[str, Any], ...] = field(
+        default=(), metadata={"setting": lambda points: [dict(point) for point in points]}
+    )
+    init_from: Any = field(
+        default=None,
+        metadata={
+            "setting": lambda model: None if model is None else model.weights()[1].digest,
+            "committed": False,  # the weights are committed themselves
+        },
+    )
+    callbacks: tuple[Callback, ...] = field(default=(), metadata=_OF_THIS_CALL)
+    progress: bool = field(default=True, metadata=_OF_THIS_CALL)
     nulls: str = "error"
     ragged: str = "error"
-    preprocess: Steps | FittedSteps | None = None
+    preprocess: Steps | FittedSteps | None = field(default=None, metadata={"setting": _defined})
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides the result, as JSON, but for the estimator function: whoever has its identity adds that."""
+        described = [(each.name, each.metadata.get("setting", _plain)) for each in dataclasses.fields(self)]
+        return {name: describe(getattr(self, name)) for name, describe in described if describe is not None}
+
+    @property
+    def committed(self) -> dict[str, Any]:
+        """What a committed search is made again with; its data and initial weights are pinned beside it."""
+        names = [each.name for each in dataclasses.fields(self) if each.metadata.get("committed", True)]
+        return {name: getattr(self, name) for name in names}
 
     @property
     def options(self) -> Options:
@@ -142,7 +188,7 @@ def check_arguments(fields: dict[str, Any]) -> Arguments:
 
 
 DEFAULTS: dict[str, Any] = {
-    field.name: field.default for field in dataclasses.fields(Arguments) if field.default is not MISSING
+    each.name: each.default for each in dataclasses.fields(Arguments) if each.default is not MISSING
 }
 """Defaults of the arguments that all searches take by keyword."""
 

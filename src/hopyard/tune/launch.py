@@ -33,7 +33,7 @@ from hopyard.hopper.scheduler import Layout
 from hopyard.hopper.state import ENDED, Metric, Record, RunState, TrialState
 from hopyard.objects import digest_json
 from hopyard.objects.identity import identity
-from hopyard.search import Budget, Create, Searcher, space_json
+from hopyard.search import Budget, Create, Searcher
 from hopyard.storage import Store
 from hopyard.storage.format import format_header
 from hopyard.training import Program, check_schedule, save_program
@@ -161,28 +161,10 @@ class Launch:
 
     def _settings(self, fingerprint: str) -> dict[str, Any]:
         """Settings that decide the result: equal settings, equal run."""
-        arguments = self._arguments
         return {
             "kind": self._kind,
             "data": fingerprint,
-            "validation": _described(arguments.validation),
-            "search_space": space_json(arguments.search_space),
-            "num_epochs": arguments.num_epochs,
-            "num_partitions": arguments.num_partitions,
-            "order_groups": arguments.order_groups,
-            "seed": arguments.seed,
-            "patience": arguments.patience,
-            "evaluation_metric": arguments.evaluation_metric,
-            "mode": arguments.mode,
-            "feature_columns": list(arguments.feature_columns),
-            "label_columns": list(arguments.label_columns),
-            "init_from": None if arguments.init_from is None else arguments.init_from.weights()[1].digest,
-            "nulls": arguments.nulls,
-            "ragged": arguments.ragged,
-            "median_stopping": arguments.median_stopping,
-            "pruner": _described(arguments.pruner),
-            "max_concurrent_trials": arguments.max_concurrent_trials,
-            "preprocess": _defined(arguments.preprocess),
+            **self._arguments.settings,
             "keras_backend": _keras_backend(),
             "estimator_gen_fn": {"digest": self._estimator.digest, "parts": self._estimator.parts},
             **self._searcher_settings,
@@ -534,25 +516,11 @@ def _running(backend: Backend) -> Iterator[None]:
             backend.stop()
 
 
-def _defined(preprocess: Steps | FittedSteps | None) -> Any:
-    """Preprocessing as it stands in a journal: the definition of steps, or the digest of steps fitted before."""
-    return (
-        preprocess.digest if isinstance(preprocess, FittedSteps) else preprocess and preprocess.definition()
-    )
-
-
 def _keras_backend() -> str | None:
     """Keras's backend, on which results depend; None: TensorFlow, or this is no search over Keras models."""
     is_used = "hopyard.training.keras.estimator" in sys.modules
     backend = os.environ.get("KERAS_BACKEND")
     return backend if is_used and backend != "tensorflow" else None
-
-
-def _described(value: Any) -> Any:
-    """A setting as it stands in a journal: itself if it is plain, else its digest."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return identity(value).digest
 
 
 def _changes(run_id: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -20,11 +20,6 @@ from hopyard.training import Program, pickled
 from hopyard.tune.arguments import Arguments
 
 _HEADER = b"hopyard search 1\n"
-_ARGUMENTS = (
-    "estimator_gen_fn", "search_space", "num_epochs", "evaluation_metric", "mode", "feature_columns", "label_columns",
-    "num_partitions", "order_groups", "seed", "patience", "median_stopping", "pruner", "max_concurrent_trials",
-    "initial_params", "nulls", "ragged", "preprocess", "reproducible",
-)  # fmt: skip
 
 
 def pickle_search(search: type, arguments: Arguments, own: Mapping[str, Any]) -> bytes:
@@ -37,12 +32,14 @@ def pickle_search(search: type, arguments: Arguments, own: Mapping[str, Any]) ->
     Raises:
         EstimatorError: the estimator function reaches what cannot be pickled.
     """
-    fields = {name: getattr(arguments, name) for name in _ARGUMENTS}
     is_ours = search.__module__.startswith("hopyard.")
     try:
         with user_code_by_value():
             return _HEADER + dumps(
-                {"search": search.__name__ if is_ours else search, "arguments": {**fields, **own}}
+                {
+                    "search": search.__name__ if is_ours else search,
+                    "arguments": {**arguments.committed, **own},
+                }
             )
     except UNPICKLABLE as error:
         raise EstimatorError(

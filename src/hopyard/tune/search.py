@@ -204,11 +204,8 @@ class Search(ABC):
 
     def _searcher_settings(self) -> dict[str, Any]:
         """Settings that this kind of search adds to a run's, as JSON."""
-        points = [dict(point) for point in self.arguments.initial_params]
         own = self._own_arguments().items()
-        return {"initial_params": points} | {
-            name: str(value) if isinstance(value, Fraction) else value for name, value in own
-        }
+        return {name: str(value) if isinstance(value, Fraction) else value for name, value in own}
 
     def fit(self, data: Any, val: Any = None) -> Model:
         """Search on ``data``: a dict of arrays, a frame of pandas, polars, pyarrow, Spark, Ray Data or Dask, paths
