@@ -1,13 +1,14 @@
-"""How fast executors prepare a Spark DataFrame, beside what Petastorm's converter does with it.
+"""How fast executors prepare and convert a Spark DataFrame, beside what Petastorm's converter does with it.
 
     python benchmarks/prepare_spark.py [--rows 100000] [--pairs 5] [--master local-cluster[2,1,2048]]
 
-W2: rows of an int64, an int32 and float32[768], read from the Parquet files that Spark writes of them. Prints
-one JSON line: name, value, unit, peer (same unit), ratio (median of the pairs). ``prepare`` reads once,
-digests, shuffles all rows, splits, computes statistics and writes durable files that are flat arrays. The peer
-is the Spark work of ``petastorm.spark.make_spark_converter`` by the same calls (Petastorm itself does not import
-beside the pyarrow that PySpark 4 needs): the frame as uncompressed Parquet with row groups of 32 MB, in the order that
-it has, then a count of the rows. Both on the same executors, in turn, each to a new folder.
+W2: rows of an int64, an int32 and float32[768], read from the Parquet files that Spark writes of them, and the same
+rows beside a column that Spark must compute. Prints JSON lines: name, value, unit, peer (same unit), ratio (median
+of the pairs). ``prepare`` reads once, digests, shuffles all rows, splits, computes statistics and writes durable
+files that are flat arrays. ``make_spark_converter`` writes such files in the order that the rows have. The peer is
+the Spark work of ``petastorm.spark.make_spark_converter`` by the same calls (Petastorm itself does not import beside
+the pyarrow that PySpark 4 needs): the frame as uncompressed Parquet with row groups of 32 MB, in the order that it
+has, then a count of the rows. All on the same executors, in turn, each to a new folder.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 from _workloads import WORKLOADS, parquet_files
 from hopyard.data import prepare
+from hopyard.spark import SparkDatasetConverter, make_spark_converter
 from hopyard.storage import LocalStore
 
 ROOT = Path(__file__).resolve().parent.parent / "build" / "bench"
@@ -42,11 +44,20 @@ def session(master: str) -> Any:
     return spark
 
 
-def convert(frame: Any, directory: Path) -> None:
+def petastorms(frame: Any, directory: Path) -> None:
     """As ``make_spark_converter`` of Petastorm 0.13 with its defaults."""
     writer = frame.write.option("compression", "uncompressed")
     writer.option("parquet.block.size", _ROW_GROUP_BYTES).parquet(str(directory))
     frame.sparkSession.read.parquet(str(directory)).count()
+
+
+def converted(frame: Any, directory: Path) -> None:
+    frame.sparkSession.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, f"file://{directory}")
+    make_spark_converter(frame)
+
+
+def prepared(frame: Any, directory: Path) -> None:
+    prepare(frame, LocalStore(directory))
 
 
 def seconds(action: Callable[[], object]) -> float:
@@ -65,29 +76,34 @@ def main() -> None:
     options = parser.parse_args()
     source = parquet_files(WORKLOADS["W2"], ROOT, options.rows)
     spark = session(options.master)
-    ours: list[float] = []
-    theirs: list[float] = []
-    for number in range(options.pairs + 1):
-        frame = spark.read.parquet(str(source))
-        directory = Path(tempfile.mkdtemp(prefix="hopyard-bench-"))
-        taken = (
-            seconds(lambda: prepare(frame, LocalStore(directory / "store"))),  # noqa: B023
-            seconds(lambda: convert(frame, directory / "peer")),  # noqa: B023
-        )
-        shutil.rmtree(directory)
-        if number:  # the first pair starts Python workers and compiles
-            ours.append(taken[0])
-            theirs.append(taken[1])
-    ratio = statistics.median(peer / own for own, peer in zip(ours, theirs, strict=True))
-    line = {
-        "name": f"prepare of a Spark DataFrame, W2 ({options.rows} x float32[768]), against Petastorm's converter",
-        "value": round(options.rows / statistics.median(ours), 1),
-        "unit": "rows/s",
-        "peer": round(options.rows / statistics.median(theirs), 1),
-        "ratio": round(ratio, 3),
-        "pairs": options.pairs,
+    frames = {
+        "of files": spark.read.parquet(str(source)),
+        "with a computed column": spark.read.parquet(str(source)).selectExpr("*", "1 as one"),
     }
-    print(json.dumps(line), flush=True)
+    actions = {"prepare": prepared, "make_spark_converter": converted, "Petastorm's converter": petastorms}
+    for kind, frame in frames.items():
+        taken: dict[str, list[float]] = {name: [] for name in actions}
+        for number in range(options.pairs + 1):
+            directory = Path(tempfile.mkdtemp(prefix="hopyard-bench-"))
+            for name, action in actions.items():
+                passed = seconds(lambda: action(frame, directory / "data"))  # noqa: B023
+                shutil.rmtree(directory / "data")
+                if number:  # the first pair starts Python workers and compiles
+                    taken[name].append(passed)
+            directory.rmdir()
+        peers = taken.pop("Petastorm's converter")
+        for name, ours in taken.items():
+            ratio = statistics.median(peer / own for own, peer in zip(ours, peers, strict=True))
+            line = {
+                "name": f"{name} of a Spark DataFrame ({kind}), W2 ({options.rows} x float32[768]), "
+                "against Petastorm's converter",
+                "value": round(options.rows / statistics.median(ours), 1),
+                "unit": "rows/s",
+                "peer": round(options.rows / statistics.median(peers), 1),
+                "ratio": round(ratio, 3),
+                "pairs": options.pairs,
+            }
+            print(json.dumps(line), flush=True)
     spark.stop()
 
 

@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopyard.data import open_dataset, prepare
+from hopyard.data.preparing.parquet import FileWriter
+from hopyard.data.schema import Column, Schema
 from hopyard.errors import ColumnError, DataError, NotFoundError, NullsError, UsageError
 from hopyard.storage import LocalStore
 
@@ -172,6 +174,48 @@ def test_numbers_that_no_dtype_holds_exactly_are_not_widened(tmp_path, one, othe
     with pytest.raises(
         DataError, match="All files of a dataset must have the same columns: leave the column out"
     ):
+        open_dataset(tmp_path, widen=True)
+
+
+def write_arrays(path, arrays):
+    """A file as prepared data is stored."""
+    with FileWriter(path, Schema([Column("v", "tensor", arrays.dtype.name, arrays.shape[1:])])) as writer:
+        writer.write({"v": arrays})
+        writer.close()
+
+
+@pytest.mark.parametrize("element", [(), (2, 3)])
+def test_stored_arrays_of_several_lengths_are_lists_together(tmp_path, element):
+    pair, triple = (np.arange(4 * n * np.prod(element, dtype=int), dtype=np.float32) for n in (2, 3))
+    pair, triple = pair.reshape(4, 2, *element), triple.reshape(4, 3, *element)
+    write_arrays(tmp_path / "1.parquet", pair)
+    write_arrays(tmp_path / "2.parquet", triple)
+    dataset = open_dataset(tmp_path)
+    assert list(dataset.schema) == [Column("v", "ragged", "float32", element)]
+    for batch in (dataset[:], next(iter(dataset.loader(8)))):
+        assert [row.tolist() for row in batch["v"]] == [*pair.tolist(), *triple.tolist()]
+    padded = open_dataset(tmp_path, ragged="pad")[:]
+    assert padded["v"].shape == (8, 3, *element)
+    assert padded["v_length"].tolist() == [2] * 4 + [3] * 4
+    with pytest.raises(DataError, match="2 to 3"):
+        open_dataset(tmp_path, ragged="error")
+
+
+def test_stored_arrays_stand_beside_lists_with_nulls(tmp_path):
+    write_arrays(tmp_path / "1.parquet", np.ones((2, 3), np.float32))
+    lists = pa.array([[1, 2], None], pa.list_(pa.float32()))
+    pq.write_table(pa.table({"v": lists}), tmp_path / "2.parquet")
+    kept = open_dataset(tmp_path, nulls="mask")[:]
+    assert [row.tolist() for row in kept["v"]] == [[1, 1, 1], [1, 1, 1], [1, 2], []]
+    assert kept["v_mask"].tolist() == [False, False, False, True]
+    assert open_dataset(tmp_path, nulls="fill", ragged="pad")[:]["v"].shape == (4, 3)
+
+
+def test_stored_arrays_are_not_widened(tmp_path):
+    write_arrays(tmp_path / "1.parquet", np.ones((2, 3), np.float32))
+    write_arrays(tmp_path / "2.parquet", np.ones((2, 3), np.float64))
+    text = r"1\.parquet: column 'v' is v: float32\[3\], but float64 in other files, and widen=True is not for arrays"
+    with pytest.raises(DataError, match=text):
         open_dataset(tmp_path, widen=True)
 
 

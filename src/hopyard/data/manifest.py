@@ -52,6 +52,12 @@ class FileEntry:
     def rows(self) -> int:
         return sum(self.group_rows)
 
+    @staticmethod
+    def from_json(fields: Mapping[str, Any]) -> FileEntry:
+        return FileEntry(
+            fields["name"], fields["size"], fields["digest"], fields["seal"], tuple(fields["group_rows"])
+        )
+
 
 class Fingerprint:
     """A fingerprint that is made when it is first asked for, since files must be read for it. Pickled, it is known.
@@ -230,12 +236,7 @@ class Manifest:
             split=fields["split"],
             fingerprint=fields["fingerprint"],
             schema=Schema.from_json(fields["schema"]),
-            files=tuple(
-                FileEntry(
-                    entry["name"], entry["size"], entry["digest"], entry["seal"], tuple(entry["group_rows"])
-                )
-                for entry in fields["files"]
-            ),
+            files=tuple(map(FileEntry.from_json, fields["files"])),
             statistics={
                 name: ColumnStatistics.from_json(values) for name, values in fields["statistics"].items()
             },

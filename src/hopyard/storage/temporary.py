@@ -41,10 +41,21 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def temporary_name() -> str:
-    """A name that no other writer uses, now or later."""
+def writer_name() -> str:
+    """``<machine>-<pid>-<random>``: a name for what this process writes; no other writer uses it, now or later."""
     # Random, since a dead process that had the same id may have left files here.
-    return f"{TEMPORARY_PREFIX}{machine()}-{os.getpid()}-{os.urandom(6).hex()}"
+    return f"{machine()}-{os.getpid()}-{os.urandom(6).hex()}"
+
+
+def is_writer_gone(name: str) -> bool:
+    """Whether a name begins as ``writer_name`` gives it, for a process that is provably gone from this machine."""
+    fields = name.split("-")
+    return len(fields) > 2 and fields[0] == machine() and fields[1].isdigit() and not is_alive(int(fields[1]))
+
+
+def temporary_name() -> str:
+    """The name of an unfinished file of this process."""
+    return TEMPORARY_PREFIX + writer_name()
 
 
 def staging_name() -> str:
@@ -67,8 +78,7 @@ def sweep(directory: str) -> None:
 
 
 def _is_abandoned(entry: os.DirEntry[str]) -> bool:
-    fields = entry.name.removeprefix(TEMPORARY_PREFIX).split("-")
-    if len(fields) == 3 and fields[0] == machine() and fields[1].isdigit() and not is_alive(int(fields[1])):
+    if is_writer_gone(entry.name.removeprefix(TEMPORARY_PREFIX)):
         return True
     with contextlib.suppress(FileNotFoundError):
         return time.time() - entry.stat(follow_symlinks=False).st_mtime > _OLD_SECONDS

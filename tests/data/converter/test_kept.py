@@ -11,7 +11,6 @@ import pytest
 
 from hopyard.data.converter.kept import (
     MARKER,
-    KeptFile,
     Marker,
     abandon,
     delete_directory,
@@ -19,6 +18,7 @@ from hopyard.data.converter.kept import (
     new_attempt,
     usable_marker,
 )
+from hopyard.data.manifest import FileEntry
 from hopyard.errors import CorruptError, FormatError, UsageError
 from hopyard.storage import LocalStore
 from hopyard.storage.temporary import machine
@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 
 def written(store: LocalStore, attempt: str, names: str = "ab") -> Marker:
-    files = [KeptFile(f"{attempt}-{name}.parquet", 3, 1) for name in names]
+    files = [FileEntry(f"{attempt}-{name}.parquet", 3, "", "", (1,)) for name in names]
     for file in files:
         store.put(file.name, b"row")
     return Marker("converter-1", {}, tuple(files))
@@ -123,5 +123,5 @@ def test_a_marker_whose_files_are_gone_is_removed(
     assert usable_marker(store) == marker
     store.delete(marker.files[0].name)
     assert usable_marker(store) is None
-    assert "are missing or cut off; they are written again" in caplog.text
+    assert f"{marker.files[0].name} is missing or damaged; the data is written again." in caplog.text
     assert Marker.read(store) is None

@@ -1,9 +1,9 @@
 """The directories that converters write: begun by any number of processes, finished by one, deleted whole.
 
 A directory is ``converter-<digest>``; the digest is of the rows' plan and the parameters. Every attempt to fill it
-writes files of its own names. The marker is written last, and only if there is none yet: it lists the files of
-the attempt that won. What it does not list is never read, so a killed attempt leaves nothing that is
-believed, and the loser of two at once removes what it wrote and takes the winner's.
+writes files of its own names, which say who writes. The marker is written last, and only if there is none yet: it
+lists the files of the attempt that won. What it does not list is never read, so a killed attempt leaves nothing that
+is believed, and the loser of two at once removes what it wrote and takes the winner's.
 """
 
 from __future__ import annotations
@@ -11,31 +11,23 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hopyard.data.files.listed import are_all, is_there
+from hopyard.data.manifest import FileEntry
 from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError
 from hopyard.storage import open_store
 from hopyard.storage.base import Store
 from hopyard.storage.format import check_format, format_header
-from hopyard.storage.temporary import is_alive, machine
+from hopyard.storage.temporary import is_writer_gone, writer_name
 from hopyard.storage.visible import wait_for_objects
 
 MARKER = "_hopyard_converter.json"
 FORMAT_KIND = "converter"
 _PREFIX = "part-"
 _log = logging.getLogger("hopyard")
-
-
-@dataclass(frozen=True)
-class KeptFile:
-    """A file of a converter: its name in the directory, bytes and rows."""
-
-    name: str
-    size: int
-    rows: int
 
 
 @dataclass(frozen=True)
@@ -50,7 +42,7 @@ class Marker:
 
     directory: str
     parameters: dict[str, Any]
-    files: tuple[KeptFile, ...]
+    files: tuple[FileEntry, ...]
 
     def to_bytes(self) -> bytes:
         return json.dumps({"format": format_header(FORMAT_KIND), **asdict(self)}, indent=1).encode()
@@ -71,7 +63,7 @@ class Marker:
         try:
             fields = json.loads(content)
             check_format(fields["format"], FORMAT_KIND, where=where)
-            files = tuple(KeptFile(**each) for each in fields["files"])
+            files = tuple(map(FileEntry.from_json, fields["files"]))
             return cls(fields["directory"], fields["parameters"], files)
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptError(
@@ -80,21 +72,20 @@ class Marker:
 
 
 def usable_marker(store: Store) -> Marker | None:
-    """A directory's marker if all its files are there; one without, as rules for old files leave it, is removed."""
+    """A directory's marker if all its files are there; one without, as rules for old files leave it, is removed.
+
+    They are not read: it is a driver that asks, and may be far from them.
+    """
     marker = Marker.read(store)
-    if marker is None:
-        return None
-    there = {entry.name: entry.size for entry in store.list()}
-    if all(there.get(file.name) == file.size for file in marker.files):
+    if marker is None or are_all(store, marker.files, is_there):
         return marker
-    _log.warning("Files of %s are missing or cut off; they are written again.", store.url)
     store.delete(MARKER)
     return None
 
 
 def new_attempt() -> str:
     """A new prefix for the names of the files of one attempt."""
-    return f"{_PREFIX}{machine()}-{os.getpid()}-{os.urandom(6).hex()}"
+    return _PREFIX + writer_name()
 
 
 def finish(store: Store, attempt: str, marker: Marker) -> Marker:
@@ -125,9 +116,7 @@ def _remove_leftovers(store: Store, listed: set[str], attempt: str) -> None:
     for entry in list(store.list()):
         if entry.name in listed or not entry.name.startswith(_PREFIX) or "/" in entry.name:
             continue
-        fields = entry.name.removeprefix(_PREFIX).split("-")
-        dead = len(fields) > 2 and fields[0] == machine() and fields[1].isdigit()
-        if entry.name.startswith(attempt) or (dead and not is_alive(int(fields[1]))):
+        if entry.name.startswith(attempt) or is_writer_gone(entry.name.removeprefix(_PREFIX)):
             store.delete(entry.name)
 
 

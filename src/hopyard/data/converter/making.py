@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-import inspect
 import os
-import uuid
-import warnings
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -17,23 +11,20 @@ import pyarrow as pa
 
 from hopyard.checks import choice, integer
 from hopyard.data.converter.converter import SparkDatasetConverter
-from hopyard.data.converter.kept import KeptFile, Marker, abandon, finish, new_attempt, usable_marker
+from hopyard.data.converter.kept import Marker, abandon, finish, new_attempt, usable_marker
 from hopyard.data.converter.places import parent_url, plain_path
-from hopyard.data.converter.plans import inputs, is_same_plan
-from hopyard.data.converter.written import RESULT_SCHEMA, Job, check_types, uneven_lists
-from hopyard.data.frames.spark_plan import plan_digest
-from hopyard.data.frames.spark_progress import run_watched
-from hopyard.data.frames.spark_tasks import OnExecutors
+from hopyard.data.converter.written import Job, stored_type
+from hopyard.data.frames.spark_frame import SparkFrame
+from hopyard.data.frames.spark_plan import plan_digest, process_key
 from hopyard.data.opening.opening import open_dataset
+from hopyard.data.preparing.exchange import FrameSource
+from hopyard.data.preparing.files import heard
 from hopyard.errors import DataError, UsageError
 from hopyard.objects.digests import digest_json
 from hopyard.storage import open_store
-from hopyard.storage.base import Store
 
 _FORMAT = 1  # of the written files; part of the directories' names
 _CODECS = ("uncompressed", "snappy", "gzip", "lz4", "zstd", "brotli")
-_made: list[tuple[Any, list[Any], str]] = []
-"""DataFrames of this process whose plans tell nothing to others, their inputs, and the directories of their rows."""
 
 
 def make_spark_converter(
@@ -81,14 +72,10 @@ def make_spark_converter(
     parent = parent_url(df.sparkSession)
     parameters = {"row_group_bytes": size, "codec": codec, "dtype": dtype, "format": _FORMAT}
     plan = plan_digest(df)
-    url = _directory(df, plan, parent, parameters)
-    store = open_store(url)
-    marker = usable_marker(store)
-    if marker is None:
-        with _quiet_about_pandas():
-            marker = _written(
-                df, store, Job(url, new_attempt(), tuple(df.columns), dtype, size, codec), parameters
-            )
+    digest = digest_json([plan or process_key(df), parameters], "hopyard.converter")[:32]
+    url = f"{parent}/converter-{digest}"
+    store = open_store(url)  # it may not be there yet
+    marker = usable_marker(store) or _written(df, url, parameters)
     rows = sum(file.rows for file in marker.files)
     converter = SparkDatasetConverter(url, [f"{store.url}/{file.name}" for file in marker.files], rows, True)
     if delete_at_exit if delete_at_exit is not None else plan is None:
@@ -122,102 +109,24 @@ def _of_files(path: str) -> SparkDatasetConverter:
     return SparkDatasetConverter(url, names, len(dataset), False)
 
 
-def _directory(df: Any, plan: str | None, parent: str, parameters: dict[str, Any]) -> str:
-    """URL of the directory of the rows of this plan, converted with these parameters; it may not be there yet."""
-    below = parent + "/converter-"
-    if plan is not None:
-        return below + digest_json([plan, parameters], "hopyard.converter")[:32]
-    suffix = digest_json(parameters, "hopyard.converter")[:8]
-    read = inputs(df)
-    for other, its, url in _made:
-        if url.startswith(below) and url.endswith(suffix) and its == read and is_same_plan(df, other):
-            return url
-    url = f"{below}{uuid.uuid4().hex[:24]}{suffix}"
-    _made.append((df, read, url))
-    return url
-
-
-def _written(df: Any, store: Store, job: Job, parameters: dict[str, Any]) -> Marker:
-    frame = _without_vectors(df, job.dtype)
-    check_types(_arrow_schema(frame))
+def _written(df: Any, url: str, parameters: dict[str, Any]) -> Marker:
+    """Have the executors write the rows into the directory at ``url``."""
+    frame = SparkFrame(df)
+    source = FrameSource(frame)
+    if not source.columns:
+        raise DataError("The DataFrame has no columns. Give at least one.")
+    source.layout()  # raises for columns that no dataset can hold
+    fields = [(name, stored_type(kind, parameters["dtype"])) for name, kind in source.types.items()]
+    store, attempt = open_store(url), new_attempt()
+    job = Job(
+        url, attempt, pa.schema(fields), frame.vectors, parameters["row_group_bytes"], parameters["codec"]
+    )
     try:
-        found = _run(frame, job)
-        if lists := uneven_lists(columns for _, columns in found):
-            abandon(store, job.attempt)
-            found = _run(frame, replace(job, lists=lists))
-        if not found:
+        answers = frame.rows(source.types).answers(job, "writing a converter's files", lambda share: None)
+        files = tuple(file for each in heard(answers) for file in each)
+        if not files:
             raise DataError("The DataFrame has no rows. Give one that has.")
-        name = job.url.rpartition("/")[2]
-        return finish(store, job.attempt, Marker(name, parameters, tuple(file for file, _ in found)))
+        return finish(store, attempt, Marker(url.rpartition("/")[2], parameters, files))
     except BaseException:
-        abandon(store, job.attempt)
+        abandon(store, attempt)
         raise
-
-
-def _run(frame: Any, job: Job) -> list[tuple[KeptFile, str]]:
-    """Write on the executors; returns the files in the order of their rows, and the columns of each."""
-    # PySpark refuses ``mapInArrow`` where a name has a dot.
-    plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
-    written = plain.mapInArrow(OnExecutors(job.run), RESULT_SCHEMA)
-    answers = run_watched(
-        written.sparkSession, "writing a converter's files", lambda _: None, written.collect
-    )
-    for answer in answers:
-        if answer.error:
-            raise DataError(answer.error)
-    return [(KeptFile(answer.name, answer.size, answer.rows), answer.columns) for answer in answers]
-
-
-@contextlib.contextmanager
-def _quiet_about_pandas() -> Iterator[None]:
-    """PySpark warns of newer releases of pandas; rows do not pass through pandas here."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
-        yield
-
-
-def _without_vectors(df: Any, dtype: str | None) -> Any:
-    """The DataFrame with vectors of Spark's machine learning as arrays."""
-    from pyspark.ml.functions import vector_to_array
-    from pyspark.sql.functions import col
-
-    vectors = [field.name for field in df.schema if type(field.dataType).__name__ == "VectorUDT"]
-    if not vectors:
-        return df
-    to = dtype or "float64"
-    quoted = {name: "`" + name.replace("`", "``") + "`" for name in df.columns}
-    return df.select(
-        *(
-            vector_to_array(col(quoted[name]), to).alias(name) if name in vectors else col(quoted[name])
-            for name in df.columns
-        )
-    )
-
-
-def _arrow_schema(frame: Any) -> pa.Schema:
-    """Arrow schema of the columns as Spark hands them over.
-
-    Raises:
-        DataError: columns have no Arrow type; names them all.
-    """
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_type
-    from pyspark.sql.types import UserDefinedType
-
-    parameters = inspect.signature(to_arrow_type).parameters
-    how: dict[str, Any] = {"timezone": "UTC"} if "timezone" in parameters else {}  # since Spark 4.1
-    fields, bad = [], []
-    for field in frame.schema:
-        kind = field.dataType
-        try:
-            if isinstance(kind, UserDefinedType):
-                raise UsageError("a type of its own")
-            fields.append(pa.field(field.name, to_arrow_type(kind, **how)))
-        except (PySparkException, UsageError):
-            bad.append(f"{field.name} ({kind.simpleString()})")
-    if bad:
-        raise DataError(
-            f"These columns are of types that Arrow does not have: {', '.join(bad)}. Make them numbers, text, bytes or "
-            "arrays of numbers in Spark, or drop them."
-        )
-    return pa.schema(fields)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.data.files.parallel import of_each
 from hopyard.data.files.stored import StoredFile, check_chunks
-from hopyard.data.manifest import FileEntry, ForeignEntry
+from hopyard.data.manifest import MANIFEST_NAME, FileEntry, ForeignEntry
 from hopyard.data.order import Rows
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.storage.base import Store
+
+_log = logging.getLogger("hopyard")
 
 
 class Guard:
@@ -89,14 +93,32 @@ def check_content(file: StoredFile, entry: ForeignEntry) -> None:
 def is_whole(store: Store, entry: FileEntry) -> bool:
     """Whether a file that a manifest lists is there as it was written.
 
-    Of a file at a path all bytes are compared that were not since the machine started; of an object in a store
-    without paths only the size, and whether this machine found damage in it.
+    Of a file at a path all bytes are compared that were not since the machine started; an object in a store
+    without paths is only looked at.
     """
     if store.path(entry.name) is None:
-        if store.size(entry.name) != entry.size:
-            return False
-        return not StoredFile.open(store, entry.name).is_known_damaged
+        return is_there(store, entry)
     try:
         return not open_entry(store, entry).damage()
     except (CorruptError, NotFoundError):
         return False
+
+
+def is_there(store: Store, entry: FileEntry) -> bool:
+    """Whether a file that a manifest lists is there with all its bytes, and this machine has found no damage in it."""
+    return store.size(entry.name) == entry.size and not StoredFile.open(store, entry.name).is_known_damaged
+
+
+def are_all(store: Store, entries: Sequence[FileEntry], check: Callable[[Store, FileEntry], bool]) -> bool:
+    """Whether all files that a manifest lists pass a check; logs the first that does not, since it is written again."""
+    names = [entry.name for entry in entries]
+    passed = [True for _ in entries]
+    if store.path(MANIFEST_NAME) is None:  # one request for all, before one for each
+        sizes = {entry.name: entry.size for entry in store.list()}
+        passed = [sizes.get(entry.name) == entry.size for entry in entries]
+    if all(passed):
+        passed = of_each(store, names, entries, lambda entry: check(store, entry))
+    if not all(passed):
+        missed = names[passed.index(False)]
+        _log.warning("%s/%s is missing or damaged; the data is written again.", store.url, missed)
+    return all(passed)

@@ -15,9 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from hopyard.data.frames.spark_parquet import ParquetScan
 from hopyard.data.frames.spark_progress import run_watched
-from hopyard.data.frames.spark_tasks import OnExecutors
+from hopyard.data.frames.spark_rows import Rows, answers
 from hopyard.data.frames.spilling import Spilled, spill, write_spilled
 from hopyard.data.preparing.exchange import Exchange, Report
 from hopyard.data.preparing.files import HALF, Writing, Written, heard, told
@@ -26,67 +25,19 @@ from hopyard.data.preparing.survey import Survey
 from hopyard.errors import StorageError
 from hopyard.storage.temporary import temporary_name
 
-_FILE, _RESULT = "hopyard_file", "hopyard_result"
-_ANSWER = f"{_RESULT} binary"
+_FILE = "hopyard_file"
 _TOUCH_SECONDS = 600.0
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The rows of one frame, and how they are packed.
-
-    Attributes:
-        frame: has them, or with a ``scan`` the number of a part of it in every row.
-    """
-
-    frame: Any
-    packing: Packing
-    scan: ParquetScan | None = None
-
-    @property
-    def packed(self) -> Any:
-        """The frame of the packed rows."""
-        return self.frame.mapInArrow(
-            OnExecutors(_Packer(self.packing, self.scan)), _ddl(self.packing.layout.arrow)
-        )
-
-    def spilled(self, folder: Path) -> Any:
-        """The frame of reports of tasks that spill the rows into files of a folder."""
-        return self.frame.mapInArrow(OnExecutors(_Spiller(self.packing, self.scan, folder)), _ANSWER)
-
-
-@dataclass(frozen=True)
-class _Packer:
-    packing: Packing
-    scan: ParquetScan | None
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.packing.pack(self.batches(batches))
-
-    def batches(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The frame's rows: those given, or those of the parts that are."""
-        if self.scan is None:
-            return given
-        scan = self.scan
-        return (rows for parts in given for part in parts[0].to_pylist() for rows in scan.read(part))
-
-
-@dataclass(frozen=True)
-class _Spiller(_Packer):
-    folder: Path
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield _result(pickle.dumps(spill(self.packing, self.folder, self.batches(batches))))
 
 
 class SpilledExchange(Exchange):
     """Packed rows in a folder of their own, which every executor sees as it sees the store.
 
     Args:
+        rows: of each frame, and how they are packed.
         folder: in which that folder is made. It is the driver's; if that dies, the store sweeps it.
     """
 
-    def __init__(self, rows: Sequence[Rows], folder: Path) -> None:
+    def __init__(self, rows: Sequence[tuple[Rows, Packing]], folder: Path) -> None:
         self._rows = rows
         self._folder = folder / temporary_name()
         self._folder.mkdir()
@@ -98,10 +49,9 @@ class SpilledExchange(Exchange):
         for left in self._folder.iterdir():  # by an attempt that found no space
             left.unlink()
         self._names, found = [], []
-        for each in self._rows:
-            done = each.spilled(self._folder)
-            results = run_watched(done.sparkSession, "reading rows", report, done.collect)
-            spilled: list[Spilled] = [pickle.loads(row[_RESULT]) for row in results]
+        for rows, packing in self._rows:
+            reports = rows.answers(_Spiller(packing, self._folder), "reading rows", report)
+            spilled: list[Spilled] = [pickle.loads(answer) for answer in reports]
             for task in spilled:
                 if isinstance(task.survey.error, StorageError):
                     raise task.survey.error
@@ -110,11 +60,11 @@ class SpilledExchange(Exchange):
         return found
 
     def write(self, writing: Writing, report: Report) -> list[Written]:
-        session = self._rows[0].frame.sparkSession
+        session = self._rows[0][0].frame.sparkSession
         files = session.range(0, writing.count, 1, writing.count)  # a task for each
-        results = files.mapInArrow(OnExecutors(_SpilledWriter(writing, self._folder, self._names)), _ANSWER)
-        done = run_watched(session, "writing files", report, results.collect)
-        return heard(row[_RESULT] for row in done)
+        return heard(
+            answers(files, _SpilledWriter(writing, self._folder, self._names), "writing files", report)
+        )
 
     def close(self) -> None:
         self._closed.set()
@@ -130,28 +80,36 @@ def _touch(folder: Path, closed: threading.Event) -> None:
 
 
 @dataclass(frozen=True)
+class _Spiller:
+    packing: Packing
+    folder: Path
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+        yield pickle.dumps(spill(self.packing, self.folder, batches))
+
+
+@dataclass(frozen=True)
 class _SpilledWriter:
     writing: Writing
     folder: Path
     names: Sequence[str]
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
         for numbers in batches:
             for number in numbers[0].to_pylist():
-                yield _result(told(partial(write_spilled, self.writing, self.folder, self.names, number)))
-
-
-def _result(answer: bytes) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({_RESULT: [answer]}, pa.schema([(_RESULT, pa.binary())]))
+                yield told(partial(write_spilled, self.writing, self.folder, self.names, number))
 
 
 class KeptExchange(Exchange):
     """Packed rows that Spark keeps in memory, on disk where they do not fit, and then shuffles."""
 
-    def __init__(self, rows: Sequence[Rows]) -> None:
+    def __init__(self, rows: Sequence[tuple[Rows, Packing]]) -> None:
         from pyspark.storagelevel import StorageLevel
 
-        self._packed = [each.packed.persist(StorageLevel.MEMORY_AND_DISK) for each in rows]
+        self._packed = [
+            each.mapped(packing.pack, _ddl(packing.layout.arrow)).persist(StorageLevel.MEMORY_AND_DISK)
+            for each, packing in rows
+        ]
 
     def survey(self, report: Report) -> list[list[Survey]]:
         found = []
@@ -169,9 +127,7 @@ class KeptExchange(Exchange):
             grouped = numbered.repartitionById(writing.count, _FILE)
         else:
             grouped = numbered.repartition(writing.count, _FILE).sortWithinPartitions(_FILE)
-        results = grouped.mapInArrow(OnExecutors(_Writer(writing)), _ANSWER)
-        done = run_watched(results.sparkSession, "writing files", report, results.collect)
-        return heard(row[_RESULT] for row in done)
+        return heard(answers(grouped, _Writer(writing), "writing files", report))
 
     def close(self) -> None:
         for frame in self._packed:
@@ -188,7 +144,7 @@ class _Writer:
     def __init__(self, writing: Writing) -> None:
         self._writing = writing
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
         number, held = -1, list[pa.RecordBatch]()
         for batch in batches:
             for part in _parts(batch):
@@ -201,10 +157,10 @@ class _Writer:
         if held:
             yield self._write(number, held)
 
-    def _write(self, number: int, held: list[pa.RecordBatch]) -> pa.RecordBatch:
+    def _write(self, number: int, held: list[pa.RecordBatch]) -> bytes:
         rows = pa.Table.from_batches(held)
         held.clear()
-        return _result(told(partial(self._writing.write, number, rows)))
+        return told(partial(self._writing.write, number, rows))
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

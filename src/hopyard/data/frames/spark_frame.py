@@ -12,9 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from hopyard.data.frames.spark_exchange import KeptExchange, Rows, SpilledExchange
+from hopyard.data.frames.spark_exchange import KeptExchange, SpilledExchange
 from hopyard.data.frames.spark_parquet import parquet_scan
 from hopyard.data.frames.spark_plan import plan_digest
+from hopyard.data.frames.spark_rows import Rows
 from hopyard.data.preparing.exchange import Exchange, Frame, FrameSource, Types
 from hopyard.data.preparing.packing import Packing
 from hopyard.errors import DataError
@@ -49,20 +50,21 @@ class SparkFrame(Frame):
         rows = []
         for frame, types, packing in packings:
             assert isinstance(frame, SparkFrame)
-            rows.append(frame._rows(types, packing))
+            rows.append((frame.rows(types), packing))
         return KeptExchange(rows) if folder is None else SpilledExchange(rows, folder)
 
     def plan_key(self) -> str | None:
         return plan_digest(self.data, deterministic=True)
 
-    def _rows(self, types: Types, packing: Packing) -> Rows:
+    def rows(self, types: Types) -> Rows:
+        """The rows of columns of these types, as executors read them: vectors as the structs that they are."""
         # PySpark refuses ``mapInArrow`` where a name has a dot; those of batches do not count.
         plain = self._select(list(types)).toDF(*(f"c{number}" for number in range(len(types))))
         scan = parquet_scan(plain, list(types.values()))
         if scan is None:
-            return Rows(plain, packing)
+            return Rows(plain)
         tasks = len(scan.parts)
-        return Rows(self.data.sparkSession.range(0, tasks, 1, tasks), packing, scan)
+        return Rows(self.data.sparkSession.range(0, tasks, 1, tasks), scan)
 
     def _select(self, names: Sequence[str]) -> Any:
         """The frame with these columns; vectors as the structs that they are, which any client can read."""

@@ -142,7 +142,7 @@ def _id(node: Mapping[str, Any]) -> str:
 
 
 def _paths(session: Any, leaf: Any) -> list[str] | None:
-    """The local files of a relation, if they are plain Parquet files; else None."""
+    """The local files of a relation, by name, if they are plain Parquet files; else None."""
     relation = leaf.relation()
     if relation.getClass().getName() != _FILES or relation.fileFormat().getClass().getName() != _FORMAT:
         return None
@@ -159,7 +159,7 @@ def _paths(session: Any, leaf: Any) -> list[str] | None:
     urls = [urlsplit(url) for url in relation.inputFiles()]
     if any(url.scheme != "file" or url.netloc or url.query or url.fragment for url in urls):
         return None
-    return [unquote(url.path) for url in urls]
+    return sorted(unquote(url.path) for url in urls)
 
 
 def _is_readable(footer: pq.FileMetaData, expected: Mapping[str, pa.DataType | str]) -> bool:

@@ -124,6 +124,7 @@ def foreign_files(
             scan.read_whole,
         )  # fmt: skip
     common = _common(files, [each.columns for each in described], differences, own)
+    _check_dtypes(files, described, common)
     flats = _completed([each.flats for each in described], common)
     varied = frozenset(
         name
@@ -142,6 +143,25 @@ def foreign_files(
     manifest = Manifest("train", "", Schema(common.values()), tuple(entries))
     fingerprint = Fingerprint(partial(_fingerprint, entries, dict(constants), chosen))
     return Files(store, manifest, scan, flats, fingerprint, constants, varied=varied)
+
+
+def _check_dtypes(
+    files: Sequence[StoredFile], described: Sequence[_Described], common: Mapping[str, Column]
+) -> None:
+    """Raise DataError if a file holds arrays as bytes of a narrower dtype than the dataset's."""
+    different = {id(each.columns): (file, each) for file, each in zip(files, described, strict=True)}
+    for file, each in different.values():
+        for name, its in each.columns.items():
+            if its is not None and its.dtype != common[name].dtype and _is_binary(each.flats[name].type):
+                raise DataError(
+                    f"{file.name}: column {name!r} is {its}, but {common[name].dtype} in other files, and widen=True "
+                    "is not for arrays that Hopyard has stored as bytes. Leave the column out with columns=[...], or "
+                    "write the file again."
+                )
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def _varies(column: Column, its: Column | None) -> bool:

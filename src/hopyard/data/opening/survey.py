@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from hopyard.data.columns.structs import FlatColumn, field_of
 from hopyard.data.dataset import Skipped
 from hopyard.data.files.stored import StoredFile
+from hopyard.data.layout import stored_schema
 from hopyard.data.recipe.arrow_columns import damaged_column, read_group
 from hopyard.errors import CorruptError
 
@@ -137,13 +138,14 @@ class Facts:
 
     def add(self, array: pa.ChunkedArray, where: str) -> None:
         self.add_nulls(array.null_count, where)
-        if not is_any_list(array.type):
-            return
-        bounds = pc.min_max(pc.list_value_length(array)).as_py()
-        if bounds["min"] is None:
-            return
-        self.shortest = bounds["min"] if self.shortest is None else min(self.shortest, bounds["min"])
-        self.longest = bounds["max"] if self.longest is None else max(self.longest, bounds["max"])
+        if is_any_list(array.type):
+            bounds = pc.min_max(pc.list_value_length(array)).as_py()
+            if bounds["min"] is not None:
+                self.add_lengths(bounds["min"], bounds["max"])
+
+    def add_lengths(self, shortest: int, longest: int) -> None:
+        self.shortest = shortest if self.shortest is None else min(self.shortest, shortest)
+        self.longest = longest if self.longest is None else max(self.longest, longest)
 
 
 def survey(scan: Scan, flats: Sequence[Mapping[str, FlatColumn]], names: Sequence[str]) -> dict[str, Facts]:
@@ -159,6 +161,9 @@ def survey(scan: Scan, flats: Sequence[Mapping[str, FlatColumn]], names: Sequenc
         if (table := scan.read(number, group, names)) is not None:
             for name in names:
                 facts[name].add(field_of(table, flats[number][name].path), scan.name(number, group))
+            for column in stored_schema(scan.files[number].footer.metadata) or ():
+                if column.name in facts and column.kind == "tensor" and column.shape and not column.sparse:
+                    facts[column.name].add_lengths(column.shape[0], column.shape[0])
     return facts
 
 

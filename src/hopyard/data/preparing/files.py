@@ -6,6 +6,7 @@ import math
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +21,10 @@ from hopyard.data.preparing.survey import ORDER_BITS
 from hopyard.data.preparing.write import SplitWriter
 from hopyard.data.schema import Column
 from hopyard.data.sources.content import WORD, sum_of
-from hopyard.errors import StorageFullError
+from hopyard.errors import HopyardError, StorageFullError, UsageError
 from hopyard.storage.base import Store
+
+T = TypeVar("T")
 
 GROUPS = 24  # row groups are a multiple of it: it has many divisors, so many numbers of partitions are even
 GROUP_BYTES = 32 << 20
@@ -150,24 +153,26 @@ class Written:
     order_sum: int
 
 
-def told(write: Callable[[], Written | None]) -> bytes:
-    """A worker's pickled answer to the driver: the report on its file, or the error that there is no space. That is no
-    failure of the engine's task, which would be repeated at once, and told in words of the engine's own."""
+def told(write: Callable[[], T | None]) -> bytes:
+    """A worker's pickled answer to the driver: the report on what it wrote, or the error that there is no space or that
+    the data breaks a rule. That is no failure of the engine's task, which would be repeated at once, and told in words
+    of the engine's own."""
     try:
         return pickle.dumps(write())
-    except StorageFullError as error:
+    except (StorageFullError, UsageError) as error:
         return pickle.dumps(error)
 
 
-def heard(answers: Iterable[bytes]) -> list[Written]:
+def heard(answers: Iterable[bytes]) -> list[Any]:
     """Reports from workers' pickled answers.
 
     Raises:
         StorageFullError: one of them found no space.
+        DataError: one of them found rows that break a rule.
     """
     found = [pickle.loads(answer) for answer in answers]
     for each in found:
-        if isinstance(each, StorageFullError):
+        if isinstance(each, HopyardError):
             raise each
     return [each for each in found if each is not None]
 

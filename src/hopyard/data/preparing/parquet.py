@@ -1,4 +1,4 @@
-"""Writes Parquet files in the layout of ``layout.py``: flat arrays with one stride, and their checksums."""
+"""Writes Parquet files that carry checksums; in the layout of ``layout.py`` they are flat arrays with one stride."""
 
 from __future__ import annotations
 
@@ -24,25 +24,31 @@ class FileWriter:
 
     Args:
         path: where the file is made; it is complete after :meth:`close`.
-        schema: the columns of every group.
+        schema: the columns of every group; or, for files that no array is mapped from, those that Arrow has.
+        codec: of pyarrow, or None. What it compresses is not mapped.
     """
 
-    def __init__(self, path: Path, schema: Schema) -> None:
+    def __init__(self, path: Path, schema: Schema | pa.Schema, codec: str | None = None) -> None:
         self._schema = schema
-        self._placement = Placement(schema)
+        is_mapped = isinstance(schema, Schema) and codec is None
+        self._placement = Placement(schema if is_mapped else Schema([]))
+        options = writer_options()
+        if not is_mapped:  # pages' headers may differ in length then
+            options |= {"compression": codec or "none", "write_statistics": True}
         self._sink = _HashingFile(path)
         self._out = pa.PythonFile(self._sink, "w")  # counts positions itself: padding must pass through it
         try:
-            self._writer = pq.ParquetWriter(self._out, arrow_schema(schema), **writer_options())
+            stored = arrow_schema(schema) if isinstance(schema, Schema) else schema
+            self._writer = pq.ParquetWriter(self._out, stored, **options)
         except BaseException:
             self._sink.close()
             raise
         self._group_rows: list[int] = []
         self._group_start = 0
 
-    def write(self, group: Mapping[str, Values]) -> None:
-        """Append one row group with these rows of every column."""
-        table = arrow_table(self._schema, group)
+    def write(self, group: Mapping[str, Values] | pa.Table) -> None:
+        """Append one row group with these rows of every column; a table, where the schema is Arrow's."""
+        table = arrow_table(self._schema, group) if isinstance(self._schema, Schema) else group
         position = self._sink.tell()
         start = self._placement.start(position, table.num_rows, position - self._group_start)
         self._out.write(bytes(start - position))

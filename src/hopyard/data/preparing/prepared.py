@@ -10,8 +10,7 @@ from typing import Any, Literal
 from hopyard.data.columns.policies import Nulls, null_label
 from hopyard.data.contract import RowSource
 from hopyard.data.dataset import Dataset
-from hopyard.data.files.listed import is_whole
-from hopyard.data.files.parallel import of_each
+from hopyard.data.files.listed import are_all, is_whole
 from hopyard.data.files.unfinished import finish_names
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
 from hopyard.errors import CorruptError, DataError, NotFoundError, SettingsError
@@ -96,7 +95,7 @@ def find_prepared(store: Store, fingerprint: str, settings: Mapping[str, Any]) -
     splits = [
         Dataset(place, manifest)
         for manifest, place in zip(manifests, places, strict=True)
-        if manifest is not None and _is_whole(place, manifest)
+        if manifest is not None and are_all(place, manifest.files, is_whole)
     ]
     if len(splits) < len(places):
         return None
@@ -120,22 +119,6 @@ def _readable_manifest(store: Store, fingerprint: str) -> Manifest | None:
             ) from error
         _log.warning("%s The dataset is written again.", error)
         return None
-
-
-def _is_whole(store: Store, manifest: Manifest) -> bool:
-    """Whether no file was lost or damaged since it was written; ``prepare`` writes such a file again."""
-    if store.path(MANIFEST_NAME) is None:
-        sizes = {entry.name: entry.size for entry in store.list()}
-        if any(sizes.get(entry.name) != entry.size for entry in manifest.files):
-            return False
-    names = [entry.name for entry in manifest.files]
-    for name, whole in zip(
-        names, of_each(store, names, manifest.files, lambda entry: is_whole(store, entry)), strict=True
-    ):
-        if not whole:
-            _log.warning("%s/%s is missing or damaged; the dataset is written again.", store.url, name)
-            return False
-    return True
 
 
 def _other_dataset(manifest: Manifest, place: Store, settings: Mapping[str, Any]) -> SettingsError:
@@ -165,7 +148,7 @@ def publish(store: Store, manifest: Manifest) -> Manifest:
     if there is not None and there.fingerprint != manifest.fingerprint:
         raise _other_dataset(there, store, manifest.settings)
     # It is damaged; or files were lost, and another version of Arrow had written other bytes.
-    if there is None or not _is_whole(store, there):
+    if there is None or not are_all(store, there.files, is_whole):
         store.put(MANIFEST_NAME, manifest.to_bytes())
         return manifest
     return there

@@ -6,11 +6,12 @@ computed; the written bytes do not depend on that.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,6 +57,28 @@ class _Rows:
         return -(-len(self.rows) // self.size)
 
 
+@contextlib.contextmanager
+def staged(store: Store) -> Iterator[Path]:
+    """A folder for files on their way into ``store``, which is gone afterwards.
+
+    Raises:
+        StorageFullError: no space is left in it.
+    """
+    # A folder of its own: others in this process may stage their files at the same time.
+    directory = Path(tempfile.mkdtemp(prefix="hopyard-", dir=store.staging()))
+    try:
+        yield directory
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFullError(
+                f"No space is left in {directory} to write a file of {store.url}. Make space there; nothing was "
+                "half-written."
+            ) from error
+        raise
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 class SplitWriter:
     """Writes files of one split into a store."""
 
@@ -79,17 +102,13 @@ class SplitWriter:
             groups: row groups of the file, or as many as there are rows.
             watch: called with the rows that are written, after each row group.
         """
-        # A folder of its own: other preparations of this process may stage their files at the same time.
-        directory = Path(tempfile.mkdtemp(prefix="hopyard-", dir=self._store.staging()))
-        try:
+        with staged(self._store) as directory:
             path = directory / "0.parquet"
             source = _Rows(columns, rows, max(1, -(-len(rows) // groups)))
             entry, statistics = self._stage(source, path, watch or (lambda written: None))
             name = unfinished_name(self._store, entry.name)
             if not any(is_whole(self._store, replace(entry, name=there)) for there in (entry.name, name)):
                 self._store.put_file(name, path)
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
         total = Statistics(self._policies.schema)
         for part in statistics:
             total.merge(part)
@@ -99,17 +118,9 @@ class SplitWriter:
         self, source: _Rows, path: Path, watch: Callable[[int], None]
     ) -> tuple[FileEntry, list[Statistics]]:
         """The file at ``path``, and the statistics of each of its row groups."""
-        try:
-            with FileWriter(path, self._policies.schema) as writer:
-                statistics = self._write_groups(source, writer, watch)
-                return writer.close(), statistics
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StorageFullError(
-                    f"No space is left in {path.parent} to write a file of {len(source.rows)} rows. Make space there; "
-                    "nothing was half-written."
-                ) from error
-            raise
+        with FileWriter(path, self._policies.schema) as writer:
+            statistics = self._write_groups(source, writer, watch)
+            return writer.close(), statistics
 
     def _write_groups(
         self, source: _Rows, writer: FileWriter, watch: Callable[[int], None]

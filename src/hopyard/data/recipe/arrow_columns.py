@@ -59,6 +59,11 @@ def read_column(
         data = settle(data)
     if column.kind == "ragged" and data.kind == "tensor" and data.column.shape:
         data = as_ragged(data)  # fixed-size lists of one file beside lists of others
+    if column.kind == "ragged" and data.kind == "bytes" and isinstance(data.values, Ragged):
+        # Arrays of one file beside lists, or arrays of another length, of others.
+        elements = data.values.values.view(column.dtype).reshape(-1, *column.shape)
+        offsets = data.values.offsets // column.value_width
+        return ColumnData(column.name, "ragged", Ragged(elements, offsets), data.missing)
     if column.kind == "ragged":
         data = of_shape(data, column.shape)
     if column.kind == "tensor" and data.kind == "bytes" and isinstance(data.values, Ragged):

@@ -34,7 +34,7 @@ from hopyard.storage import files
 from hopyard.storage.names import TEMPORARY_PREFIX
 from hopyard.storage.oserrors import read_error, write_errors
 from hopyard.storage.small import read_small
-from hopyard.storage.temporary import is_alive, machine, temporary_name
+from hopyard.storage.temporary import is_writer_gone, temporary_name
 
 HEAD_NAME = "head.stock"
 
@@ -354,8 +354,7 @@ def _bytes_of(file: Path) -> bytes | None:
 
 def _sweep(file: Path) -> None:
     """Remove what killed writers of this machine left beside ``file``."""
-    beginning = f"{file.name}.tmp-{machine()}-"
+    beginning = file.name + TEMPORARY_PREFIX
     for left in file.parent.iterdir():
-        pid = left.name.removeprefix(beginning).partition("-")[0]
-        if left.name.startswith(beginning) and pid.isdigit() and not is_alive(int(pid)):
+        if left.name.startswith(beginning) and is_writer_gone(left.name.removeprefix(beginning)):
             files.unlink_quietly(str(left))

@@ -5,16 +5,18 @@ from __future__ import annotations
 import datetime
 import os
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from hopyard.data.converter import making
 from hopyard.data.converter.kept import MARKER
-from hopyard.errors import DataError, NotFoundError, UsageError
+from hopyard.errors import CorruptError, DataError, NotFoundError, UsageError
 from hopyard.spark import SparkDatasetConverter, make_spark_converter, register_delete_dir_handler
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
@@ -121,6 +123,53 @@ def test_lists_that_differ_between_executors_stay_lists(spark: Any, cache: Path)
     assert padded[:]["between"].shape == (40, 3)
 
 
+def test_lists_that_differ_within_a_partition_are_in_two_files(spark: Any, cache: Path) -> None:
+    rows = spark.range(0, 4000, 1, 1).selectExpr("id", "array_repeat(id, if(id div 500 % 2 = 0, 2, 3)) as a")
+    converter = make_spark_converter(rows, parquet_row_group_size_bytes=1 << 10)
+    assert len(converter.file_urls) == 2
+    batch = converter.dataset()[:]
+    assert batch["id"].tolist() == list(range(4000))
+    assert batch["a"].lengths.tolist() == [2 + row // 500 % 2 for row in range(4000)]
+
+
+def test_rows_are_computed_once(spark: Any, cache: Path, tmp_path: Path) -> None:
+    computed = tmp_path / "computed"
+
+    def noted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with computed.open("a") as file:
+            file.write("a partition\n")
+        yield from batches
+
+    rows = rows_of(spark).selectExpr("id", "array_repeat(x, if(id < 20, 2, 3)) as lists")
+    converter = make_spark_converter(rows.mapInArrow(noted, "id long, lists array<double>"))
+    assert converter.dataset()[:]["lists"].lengths.tolist() == [2] * 20 + [3] * 20
+    assert computed.read_text().splitlines() == ["a partition"] * 2
+
+
+def test_rows_of_plain_parquet_files_have_the_order_of_the_files_names(
+    spark: Any, cache: Path, tmp_path: Path
+) -> None:
+    for name, rows in (("b", 3000), ("a", 10), ("c", 200)):
+        pq.write_table(pa.table({"x": [f"{name}{row}" for row in range(rows)]}), tmp_path / f"{name}.parquet")
+    converter = make_spark_converter(spark.read.parquet(f"{tmp_path}/*.parquet"))
+    expected = [f"{name}{row}" for name, rows in (("a", 10), ("b", 3000), ("c", 200)) for row in range(rows)]
+    assert converter.dataset()[:]["x"].tolist() == expected
+
+
+@pytest.mark.parametrize("codec", [None, "zstd"])
+@pytest.mark.parametrize("column", ["x", "if(id = 3, null, x) as x"])
+def test_files_carry_checksums(spark: Any, cache: Path, codec: str | None, column: str) -> None:
+    converter = make_spark_converter(rows_of(spark).selectExpr(column), compression_codec=codec)
+    file = Path(files(converter)[0])
+    content = bytearray(file.read_bytes())
+    content[pq.read_metadata(file).row_group(0).column(0).data_page_offset + 20] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CorruptError, match="the bytes are not what was written"):
+        converter.dataset(nulls="fill")[:]
+    again = make_spark_converter(rows_of(spark).selectExpr(column), compression_codec=codec)
+    assert len(again.dataset(nulls="fill")[:]["x"]) == 40
+
+
 def test_nulls_and_structs_are_kept_for_the_loader_to_decide(spark: Any, cache: Path) -> None:
     columns = "if(id = 30, null, x) as x", "array(x, x) as a", "struct(id as i, x as f) as s"
     converter = make_spark_converter(rows_of(spark).selectExpr("id", *columns))
@@ -213,7 +262,7 @@ def test_columns_that_no_dataset_holds_are_all_named_before_anything_is_written(
     text = r"pairs \(map.*words \(lists of strings.*nothing \(nothing but nulls"
     with pytest.raises(DataError, match=text):
         make_spark_converter(frame)
-    with pytest.raises(DataError, match=r"of types that Arrow does not have: gap \(interval"):
+    with pytest.raises(DataError, match=r"These columns hold what a dataset cannot: gap \(interval"):
         make_spark_converter(rows_of(spark).selectExpr("id", "make_interval(1, 2) as gap"))
     assert not list(cache.glob("*/*"))
 
