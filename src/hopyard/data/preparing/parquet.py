@@ -48,7 +48,7 @@ class FileWriter:
 
     def write(self, group: Mapping[str, Values] | pa.Table) -> None:
         """Append one row group with these rows of every column; a table, where the schema is Arrow's."""
-        table = arrow_table(self._schema, group) if isinstance(self._schema, Schema) else group
+        table: Any = arrow_table(self._schema, group) if isinstance(self._schema, Schema) else group
         position = self._sink.tell()
         start = self._placement.start(position, table.num_rows, position - self._group_start)
         self._out.write(bytes(start - position))
