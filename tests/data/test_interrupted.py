@@ -107,7 +107,7 @@ def test_a_disk_that_is_full_while_a_file_is_written_pauses_the_preparation(tmp_
     monkeypatch.setattr("hopyard.data.preparing.write.tempfile.mkdtemp", with_a_full_device)
     with pytest.raises(
         StorageFullError,
-        match=r"No space is left in .*staging to write a file of 200 rows. Make space there;",
+        match=r"No space is left in .*staging for a file on its way into memory:.*\. Make space there;",
     ):
         prepare(data(), MemoryStore(), None)
     assert not staging.exists()

@@ -71,8 +71,8 @@ def staged(store: Store) -> Iterator[Path]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageFullError(
-                f"No space is left in {directory} to write a file of {store.url}. Make space there; nothing was "
-                "half-written."
+                f"No space is left in {directory} for a file on its way into {store.url}. Make space there; nothing "
+                "was half-written."
             ) from error
         raise
     finally:
