@@ -9,6 +9,7 @@ Rules for a page:
   command. Each ``hopyard`` command, its options and each ``make`` target must exist, also in inline code.
 - A relative link leads to a file.
 - docs/cli.md names every command there is.
+- ``python`` blocks, and scripts of examples/, import from Hopyard what docs/names.md calls public, and nothing else.
 
 `python tools/pages.py` checks all but the running, which tests/services/pages does.
 """
@@ -20,7 +21,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -28,12 +29,19 @@ from typing import Any
 
 import typer
 
+from hopyard.missing import CALLED_ELSEWHERE
+
 ROOT = Path(__file__).resolve().parent.parent
 LANGUAGES = ("python", "console", "bash", "text", "yaml", "toml", "json")
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>.*?)[ \t]*$")
 _NOT_RUN = re.compile(r"^\s*<!--\s*not run\b:?\s*(?P<reason>.*?)\s*-->\s*$")
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+(?P<module>hopyard(?:\.\w+)*)[ \t]+import[ \t]*(?P<names>\([^)]*\)|[^\n]+)"
+    r"|import[ \t]+(?P<whole>hopyard(?:\.\w+)*)\b)",
+    re.MULTILINE,
+)
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(?:#[^)\s]*)?\)")
 
 
@@ -217,7 +225,7 @@ def _unknown_word(command: Any, words: list[str]) -> str | None:
     return None
 
 
-def _nearest(word: str, known: dict[str, Any]) -> str:
+def _nearest(word: str, known: Iterable[str]) -> str:
     close = get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -246,6 +254,33 @@ def broken_links(page: Page) -> list[str]:
     ]
 
 
+def public_names(root: Path = ROOT) -> dict[str, list[str]]:
+    """The table of docs/names.md: names by public module, in its order."""
+    rows = re.findall(
+        r"^\| `(hopyard[\w.]*)` \| (.*) \|$", (root / "docs/names.md").read_text(), re.MULTILINE
+    )
+    return {module: _INLINE.findall(names) for module, names in rows}
+
+
+def internal_imports(code: str, public: dict[str, list[str]]) -> list[tuple[int, str]]:
+    """Every import of ``code`` from a part of Hopyard that is not public: its line, and a sentence.
+
+    Names of Cerebro may be imported: they say what they are called here. ``code`` need not be whole: blocks that do not
+    run may have ``...`` in them.
+    """
+    code, found = re.sub("#.*", "", code), []
+    for statement in _IMPORT.finditer(code):
+        line, module = code.count("\n", 0, statement.start()) + 1, statement["module"] or statement["whole"]
+        if module not in public:
+            found.append((line, f"{module} is internal; import from a module of docs/names.md"))
+            continue
+        for name in re.findall(r"(\w+)(?: as \w+)?", statement["names"] or ""):
+            known = {*public[module], *CALLED_ELSEWHERE}
+            if name not in known and f"{module}.{name}" not in public:
+                found.append((line, f"{module} has no public name {name!r}{_nearest(name, known)}"))
+    return found
+
+
 def load_cli() -> Any:
     """The tree of commands behind the script `hopyard`."""
     app = getattr(importlib.import_module("hopyard.cli"), "app", None)
@@ -261,10 +296,17 @@ def make_targets(makefile: Path = ROOT / "Makefile") -> set[str]:
 
 def problems(root: Path = ROOT) -> list[str]:
     """Everything that is wrong with the pages, short of running them."""
-    cli, targets, found = load_cli(), make_targets(root / "Makefile"), []
+    cli, targets, public, found = load_cli(), make_targets(root / "Makefile"), public_names(root), []
     for path in pages(root):
         page = read_page(path)
         found += command_problems(page, cli, targets) + broken_links(page)
+        for block in page.blocks:
+            if block.language == "python":
+                internal = internal_imports(block.code, public)
+                found += [f"{path.name}:{block.line - 1 + line}: {text}" for line, text in internal]
+    for path in sorted((root / "examples").rglob("*.py")):
+        internal = internal_imports(path.read_text(), public)
+        found += [f"{path.relative_to(root)}:{line}: {text}" for line, text in internal]
     reference = root / "docs/cli.md"
     missing = undocumented(cli, reference.read_text() if reference.exists() else "")
     return found + [f"docs/cli.md: `{path}` is not documented" for path in missing]
@@ -275,7 +317,11 @@ def main() -> int:
         found = problems()
     except PageError as error:
         found = [str(error)]
-    print("\n".join(found) if found else "pages: every command exists, and every command is documented")
+    print(
+        "\n".join(found)
+        if found
+        else "pages: every command exists and is documented; only public names are imported"
+    )
     return 1 if found else 0
 
 

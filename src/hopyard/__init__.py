@@ -5,13 +5,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hopyard.errors import name_of_later
+from hopyard.missing import name_of_later
 
 if TYPE_CHECKING:
     from hopyard.stockroom import StockRoom as StockRoom
     from hopyard.stockroom.data.torch_output import make_torch_dataset as make_torch_dataset
     from hopyard.tune import load_model as load_model
     from hopyard.tune import open_run as open_run
+
+__all__ = ["StockRoom", "load_model", "make_torch_dataset", "open_run"]
 
 __version__ = "0.1.0"
 
@@ -28,7 +30,7 @@ if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is
     def __getattr__(name: str) -> Any:
         """Names whose modules are heavy, or need an extra, are imported when first asked for."""
         if name not in _ELSEWHERE:
-            return name_of_later(__name__, name, _ELSEWHERE)
+            return name_of_later(__name__, name, __all__)
         return getattr(import_module(_ELSEWHERE[name]), name)
 
 

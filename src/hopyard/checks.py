@@ -10,8 +10,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from hopyard.errors import HopyardError, UsageError, nearest
-from hopyard.wording import shown
+from hopyard.errors import HopyardError, UsageError
+from hopyard.wording import nearest, shown
 
 _Option = TypeVar("_Option", bound=str)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hopyard.errors import name_of_later
+from hopyard.missing import name_of_later
+
+__all__: list[str] = []
 
 
 def __getattr__(name: str) -> type:

@@ -11,7 +11,8 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from hopyard.errors import MissingExtraError, missing_extra, name_of_later
+from hopyard.errors import MissingExtraError
+from hopyard.missing import missing_extra, name_of_later
 from hopyard.training.keras.estimator import KerasEstimator
 
 _BACKENDS = ("tensorflow", "torch", "jax")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from hopyard.errors import missing_extra, name_of_later
+from hopyard.missing import missing_extra, name_of_later
 
 if not any(find_spec(name) for name in ("lightning", "pytorch_lightning")):
     raise missing_extra("lightning", "lightning", "hopyard.lightning")

@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from hopyard.data.converter.converter import SparkDatasetConverter, register_delete_dir_handler
 from hopyard.data.converter.making import make_spark_converter
-from hopyard.errors import name_of_later
+from hopyard.missing import name_of_later
 
-__all__ = ["SparkDatasetConverter", "make_spark_converter", "register_delete_dir_handler"]
+__all__ = [
+    "ModelStage",
+    "SearchStage",
+    "SparkDatasetConverter",
+    "make_spark_converter",
+    "register_delete_dir_handler",
+]
 
 _STAGES = ("ModelStage", "SearchStage")
 

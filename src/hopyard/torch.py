@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hopyard.errors import missing_extra, name_of_later
+from hopyard.missing import missing_extra, name_of_later
 
 try:
     import torch as _torch  # noqa: F401

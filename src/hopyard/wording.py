@@ -1,7 +1,8 @@
-"""Numbers of things, durations, and texts of others, in sentences."""
+"""Numbers of things, durations, texts of others, and names that were nearly given, in sentences."""
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Sequence
 
@@ -95,3 +96,9 @@ def describe_seconds(seconds: float) -> str:
         return f"{seconds:.3g} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def nearest(name: str, options: Iterable[str], otherwise: str = "") -> str:
+    """``"; did you mean 'x'?"`` for the closest of ``options``, or ``otherwise``: ``"."`` where a sentence ends."""
+    close = difflib.get_close_matches(name, list(options), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else otherwise

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from hopyard.backend import LocalBackend, devices
-from hopyard.backend.testing import DRIVER, BackendSuite, error_of, result_of
+from hopyard.backend.testing import _DRIVER, BackendSuite, error_of, result_of
 from hopyard.data.cache.durability import durability
 from hopyard.errors import UsageError, WorkerLostError
 
@@ -150,7 +150,7 @@ def test_a_worker_that_holds_the_interpreter_dies_with_the_driver(
     fresh_processes: None, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
-    script = DRIVER.format(setup=SETUP + "\nimport ctypes").replace(
+    script = _DRIVER.format(setup=SETUP + "\nimport ctypes").replace(
         "signal.pause()", "ctypes.PyDLL(None).pause()"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "pipe")]
@@ -167,7 +167,7 @@ def test_a_driver_that_forgets_to_stop_exits_silently() -> None:
 
 def test_a_driver_that_exits_in_the_middle_of_a_task_ends_the_worker(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    script = DRIVER.format(setup=SETUP).replace("future.result()", "open(sys.argv[2]).read()")
+    script = _DRIVER.format(setup=SETUP).replace("future.result()", "open(sys.argv[2]).read()")
     os.mkfifo(tmp_path / "go")
     command = [sys.executable, "-c", script, str(tmp_path / "pipe"), str(tmp_path / "go")]
     with subprocess.Popen(command) as driver, (tmp_path / "pipe").open() as answers:

@@ -17,11 +17,11 @@ from hopyard.search import (
     Searcher,
     Stop,
     Train,
-    grid,
     hp_choice,
     hp_int,
     hp_loguniform,
 )
+from hopyard.search.points import grid
 from hopyard.search.testing import ProposerTests, SearcherTests, play
 
 SPACE: dict[str, Any] = {"width": hp_choice([32, 64, 128]), "depth": hp_int(1, 3)}

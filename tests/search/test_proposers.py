@@ -16,7 +16,6 @@ from hopyard.search import (
     Proposer,
     QuasiRandomPoints,
     RandomPoints,
-    grid,
     hp_choice,
     hp_int,
     hp_log,
@@ -24,7 +23,7 @@ from hopyard.search import (
     hp_qloguniform,
     hp_uniform,
 )
-from hopyard.search.points import key_of
+from hopyard.search.points import grid, key_of
 from hopyard.search.testing import ProposerTests
 
 SPACE: dict[str, Any] = {"width": hp_choice([32, 64, 128]), "depth": hp_int(1, 3)}

@@ -13,8 +13,6 @@ import pytest
 
 from hopyard.errors import SpaceError
 from hopyard.search import (
-    checked_space,
-    grid,
     hp_choice,
     hp_int,
     hp_log,
@@ -22,9 +20,9 @@ from hopyard.search import (
     hp_qloguniform,
     hp_quniform,
     hp_uniform,
-    space_json,
 )
-from hopyard.search.spaces import named_code
+from hopyard.search.points import grid
+from hopyard.search.spaces import checked_space, named_code, space_json
 
 
 def local(number: int) -> Callable[[], int]:

@@ -156,3 +156,37 @@ def test_links_that_lead_nowhere_are_found(page: Any, tmp_path: Path) -> None:
 
 def test_targets_are_those_of_the_makefile() -> None:
     assert {"demo", "test", "check", "bench", "clean"} <= pages.make_targets()
+
+
+def test_the_table_of_public_names_is_read(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    rows = "| module | names |\n|---|---|\n| `hopyard.a` | `B`, `c` |\n| `hopyard.d` | none yet |\n"
+    (tmp_path / "docs/names.md").write_text(f"# Public names\n\n`hopyard.x` is none.\n\n{rows}")
+    assert pages.public_names(tmp_path) == {"hopyard.a": ["B", "c"], "hopyard.d": []}
+
+
+@pytest.mark.parametrize(
+    ("code", "problems"),
+    [
+        ("from hopyard.tune import Model, TPESearch\nimport hopyard\nimport numpy as np", []),
+        ("from hopyard import tune\nfrom hopyard_extra import x\nsearch = Search(a=1, ...)", []),
+        (
+            "x = 1\nif x:\n    from hopyard.tune import model",
+            [(3, "hopyard.tune has no public name 'model'; did you mean 'Model'?")],
+        ),
+        (
+            "from hopyard.tune import (\n    Model,  # (n, 3)\n    Moodel as M,\n)",
+            [(1, "hopyard.tune has no public name 'Moodel'; did you mean 'Model'?")],
+        ),
+        (
+            "\nfrom hopyard.hopper.plan import Plan",
+            [(2, "hopyard.hopper.plan is internal; import from a module of docs/names.md")],
+        ),
+        (
+            "import hopyard.objects as objects",
+            [(1, "hopyard.objects is internal; import from a module of docs/names.md")],
+        ),
+    ],
+)
+def test_imports_of_what_is_internal_are_found(code: str, problems: list[tuple[int, str]]) -> None:
+    assert pages.internal_imports(code, {"hopyard": [], "hopyard.tune": ["Model"]}) == problems

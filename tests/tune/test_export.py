@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopyard.errors import NotFoundError, UsageError
-from hopyard.search import checked_space, draw, space_json
+from hopyard.search.points import draw
+from hopyard.search.spaces import checked_space, space_json
 from hopyard.storage import MemoryStore
 from hopyard.tune import (
     Callback,

@@ -5,7 +5,7 @@ from hopyard.backend.inline import InlineBackend
 from hopyard.backend.local import LocalBackend
 from hopyard.backend.ray import RayBackend
 from hopyard.backend.spark import SparkBackend
-from hopyard.errors import name_of_later
+from hopyard.missing import name_of_later
 
 __all__ = ["Backend", "InlineBackend", "LocalBackend", "RayBackend", "SparkBackend"]
 

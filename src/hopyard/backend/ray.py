@@ -12,7 +12,8 @@ from hopyard.backend._ray_cluster import RESERVED, Actors, fitting, listed, livi
 from hopyard.backend.base import check_timeout
 from hopyard.backend.remote import Cluster, RemoteBackend
 from hopyard.checks import integer
-from hopyard.errors import UsageError, WorkerMismatchError, missing_extra
+from hopyard.errors import UsageError, WorkerMismatchError
+from hopyard.missing import missing_extra
 
 CONNECT_SECONDS = 10.0
 

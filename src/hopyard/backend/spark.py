@@ -9,7 +9,8 @@ from hopyard.backend._spark_executors import Executor, expected_executors, wait_
 from hopyard.backend.base import check_timeout
 from hopyard.backend.remote import RemoteBackend
 from hopyard.checks import integer
-from hopyard.errors import UsageError, missing_extra
+from hopyard.errors import UsageError
+from hopyard.missing import missing_extra
 
 CONNECT = (
     "hopyard.data.prepare, make_spark_converter and model.transform work there too. Run the search in a driver with a "

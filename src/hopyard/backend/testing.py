@@ -27,10 +27,12 @@ from hopyard.backend import output
 from hopyard.backend.base import Backend
 from hopyard.errors import UnitTimeoutError, UsageError, WorkerLostError
 
+__all__ = ["PATIENCE", "BackendSuite", "error_of", "result_of"]
+
 _STARTED = pytest.StashKey[Backend]()
 PATIENCE = 60.0  # seconds after which a future that never comes fails its test
 
-DRIVER = """
+_DRIVER = """
 import os, signal, sys
 {setup}
 def wait(path):
@@ -41,7 +43,7 @@ future = backend.submit(0, wait, sys.argv[1])
 future.result()
 """
 
-SCRIPT = """
+_SCRIPT = """
 class Point:
     def __init__(self, x):
         self.x = x
@@ -124,14 +126,14 @@ class BackendSuite:
 
     def test_functions_of_a_script_without_main_guard_work(self, tmp_path: Path) -> None:
         script = tmp_path / "script.py"
-        script.write_text(SCRIPT.format(setup=self.setup))
+        script.write_text(_SCRIPT.format(setup=self.setup))
         answer = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=PATIENCE)
         assert answer.stdout == "result 101\n", answer.stderr
         assert answer.returncode == 0
 
     def test_functions_typed_at_a_prompt_work(self, tmp_path: Path) -> None:
         answer = subprocess.run(
-            [sys.executable, "-"], input=SCRIPT.format(setup=self.setup), capture_output=True, text=True,
+            [sys.executable, "-"], input=_SCRIPT.format(setup=self.setup), capture_output=True, text=True,
             cwd=tmp_path, timeout=PATIENCE,
         )  # fmt: skip
         assert answer.stdout == "result 101\n", answer.stderr
@@ -455,7 +457,7 @@ class BackendSuite:
     def test_workers_exit_when_the_driver_is_killed(self, processes: Backend, tmp_path: Path) -> None:
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
-        command = [sys.executable, "-c", DRIVER.format(setup=self.setup), str(pipe)]
+        command = [sys.executable, "-c", _DRIVER.format(setup=self.setup), str(pipe)]
         with subprocess.Popen(command) as driver, pipe.open() as answers:
             assert int(answers.readline()) != driver.pid
             driver.kill()

@@ -17,9 +17,9 @@ import typer
 from hopyard.backend import LocalBackend
 from hopyard.cli.run import leaderboard
 from hopyard.cli.terminal import console, say
-from hopyard.errors import missing_extra
 from hopyard.hopper.journal import read_records
 from hopyard.hopper.state import Record, RunState
+from hopyard.missing import missing_extra
 from hopyard.storage import LocalStore
 from hopyard.tune import Callback, Model, RandomSearch, Run, TrialInfo, hp_choice, hp_loguniform, open_run
 

@@ -22,7 +22,7 @@ from hopyard.cli.completing import (
 )
 from hopyard.cli.terminal import console, say
 from hopyard.data.progress import RowProgress
-from hopyard.errors import ColumnError, DataError, NotFoundError, UsageError, nearest
+from hopyard.errors import ColumnError, DataError, NotFoundError, UsageError
 from hopyard.stockroom import StockRoom
 from hopyard.stockroom.catalog.exporting import export as export_thing
 from hopyard.stockroom.catalog.shelves import Shelves, list_shelves
@@ -34,7 +34,7 @@ from hopyard.stockroom.importers.registry import find_importer, importer_names
 from hopyard.stockroom.models import describe
 from hopyard.stockroom.models.describe import describe_column
 from hopyard.stockroom.records import SHELVES, ModelRecord, thing_of
-from hopyard.wording import counted, describe_bytes, describe_seconds, one_line
+from hopyard.wording import counted, describe_bytes, describe_seconds, nearest, one_line
 
 _MOST = 20
 _LOOKED_AT = 256 << 20  # bytes of a column that statistics are of, unless all are asked for

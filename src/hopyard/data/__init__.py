@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hopyard.errors import name_of_later
+from hopyard.missing import name_of_later
 
 if TYPE_CHECKING:
     from hopyard.data.cache.listing import CacheListing, list_cache

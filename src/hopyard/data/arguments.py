@@ -13,7 +13,8 @@ from hopyard.checks import choice
 from hopyard.data.reading.strings import LARGE
 from hopyard.data.reading.views import Batch, Wanted, columns_of
 from hopyard.data.schema import Schema
-from hopyard.errors import ColumnError, UsageError, missing_extra
+from hopyard.errors import ColumnError, UsageError
+from hopyard.missing import missing_extra
 
 Output: TypeAlias = Literal["numpy", "torch", "jax"]
 Strings: TypeAlias = Literal["objects", "arrow"]

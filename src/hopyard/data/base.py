@@ -11,7 +11,8 @@ from hopyard.data.cache.node import NodeCache
 from hopyard.data.contract import RowSource
 from hopyard.data.loader import Batches, Loader
 from hopyard.data.order import WINDOW_BYTES, Reach, Rows
-from hopyard.errors import UsageError, missing_extra
+from hopyard.errors import UsageError
+from hopyard.missing import missing_extra
 
 
 class BaseDataset(RowSource):

@@ -26,7 +26,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from hopyard.errors import ColumnError, nearest
+from hopyard.errors import ColumnError
+from hopyard.wording import nearest
 
 Kind = Literal["tensor", "string", "bytes", "ragged"]
 _SPARSE = "sparse"

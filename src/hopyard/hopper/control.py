@@ -15,10 +15,11 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from hopyard.errors import NotFoundError, RunHeldError, SettingsError, UsageError, nearest
+from hopyard.errors import NotFoundError, RunHeldError, SettingsError, UsageError
 from hopyard.hopper.journal import has_records
 from hopyard.objects import NumberedLog
 from hopyard.storage import Store
+from hopyard.wording import nearest
 
 Command: TypeAlias = dict[str, Any]
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from hopyard.errors import MetricError, SettingsError, nearest
+from hopyard.errors import MetricError, SettingsError
 from hopyard.hopper.state import Record, RunState, TrialState
 from hopyard.search.base import Create, Operation, Searcher, Train
+from hopyard.wording import nearest
 
 
 class Decisions:

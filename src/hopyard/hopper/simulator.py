@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hopyard.checks import integer
-from hopyard.errors import UsageError, nearest
+from hopyard.errors import UsageError
 from hopyard.hopper.orders import rotating_order
 from hopyard.hopper.scheduler import Layout, Position, Scheduler, Start
+from hopyard.wording import nearest
 
 ORDERS = ("greedy", "longest", "fixed")
 

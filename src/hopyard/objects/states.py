@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hopyard.errors import CorruptError, NotFoundError, UsageError, nearest
+from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.objects.digests import digest_json
 from hopyard.objects.tensorfile import Bytes, TensorFile, wire, write_file
 from hopyard.objects.tensors import Tensor
 from hopyard.objects.tree import Tree, flatten, unflatten
 from hopyard.storage import Store
 from hopyard.storage.format import check_format, format_header
+from hopyard.wording import nearest
 
 _DOMAIN = "hopyard.state"
 

@@ -18,7 +18,8 @@ from fractions import Fraction
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
-from hopyard.errors import MissingExtraError, SpaceError, UsageError, missing_extra
+from hopyard.errors import MissingExtraError, SpaceError, UsageError
+from hopyard.missing import missing_extra
 from hopyard.search.base import Create, Operation, Searcher, Stop
 from hopyard.search.points import check_point, draw, key_of, points
 from hopyard.search.proposers import DifferentPoints

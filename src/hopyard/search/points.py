@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from hopyard.errors import SpaceError, nearest
+from hopyard.errors import SpaceError
 from hopyard.search.spaces import (
     Choice,
     Continuous,
@@ -24,7 +24,7 @@ from hopyard.search.spaces import (
     name_of,
     power_of_ten,
 )
-from hopyard.wording import listed
+from hopyard.wording import listed, nearest
 
 Path: TypeAlias = tuple[Step, ...]
 """Where a dimension lies in its space."""

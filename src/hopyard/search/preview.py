@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from hopyard.checks import integer
-from hopyard.errors import UsageError, nearest
+from hopyard.errors import UsageError
 from hopyard.search.asha import AdaptiveAsha, Asha
 from hopyard.search.base import Create, Searcher, Train
 from hopyard.search.brackets import Share, brackets, checked_divisor, concurrency_given, rungs
@@ -22,7 +22,7 @@ from hopyard.search.pbt import Pbt, share
 from hopyard.search.points import num_points
 from hopyard.search.proposers import ListPoints
 from hopyard.search.spaces import checked_space
-from hopyard.wording import listed
+from hopyard.wording import listed, nearest
 
 UnitMetric: TypeAlias = Callable[[int, int], float]
 """The value of a trial (from 0, in order of creation) after so many units."""

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hopyard.checks import integer
-from hopyard.errors import SpaceError, missing_extra
+from hopyard.errors import SpaceError
+from hopyard.missing import missing_extra
 from hopyard.search.base import Proposer
 from hopyard.search.points import (
     Path,

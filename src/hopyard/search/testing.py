@@ -29,13 +29,25 @@ from hopyard.search.points import check_point, key_of
 from hopyard.search.stopping import Patience
 from hopyard.search.virtual import InVirtualTime
 
+__all__ = [
+    "Call",
+    "Chaotic",
+    "Metric",
+    "Played",
+    "ProposerTests",
+    "SearcherTests",
+    "falling",
+    "play",
+    "replay",
+]
+
 Metric: TypeAlias = Callable[[int, int], float]
 """The value of a trial after so many visits; smaller is better. NaN counts as infinite."""
 
 Call: TypeAlias = tuple[Any, ...]
 """A searcher's method and its arguments: ``("validated", 3, 16, 0.25)``."""
 
-MOST_CALLS = 1_000_000
+_MOST_CALLS = 1_000_000
 _REPLAYED = "a new one that was told the same answered something else, so a resumed run would go another way"
 
 
@@ -114,7 +126,7 @@ class _Player:
         self._tell("start")
         self._extend()
         while self.next < len(self.training):
-            assert len(self.played.calls) < MOST_CALLS, f"the search did not end within {MOST_CALLS} calls"
+            assert len(self.played.calls) < _MOST_CALLS, f"the search did not end within {_MOST_CALLS} calls"
             if self.order_seed is not None:
                 other = order.randrange(self.next, len(self.training))
                 self.training[self.next], self.training[other] = (
@@ -197,7 +209,7 @@ class _Player:
         self.played.ends[trial] = "completed" if self.played.visits[trial] == self.budget else "stopped"
 
 
-def shaken(function: Callable[[], Any]) -> Any:
+def _shaken(function: Callable[[], Any]) -> Any:
     """The function's result with the global random states set elsewhere, which nothing may depend on or change."""
     states = random.getstate(), np.random.get_state()
     random.seed(12345)
@@ -219,9 +231,9 @@ def _random_states() -> tuple[Any, ...]:
     return random.getstate(), np.asarray(numbers).tobytes(), rest
 
 
-def check_seeds(made: Searcher | Proposer, answers: Callable[[int], list[Any] | None]) -> None:
+def _check_seeds(made: Searcher | Proposer, answers: Callable[[int], list[Any] | None]) -> None:
     """Check that what ``answers(seed)`` gives follows from the seed, and from nothing else; None: there is no seed."""
-    first = shaken(lambda: answers(0))
+    first = _shaken(lambda: answers(0))
     if first is None:
         taken = inspect.signature(type(made)).parameters
         assert "seed" not in taken, f"{type(made).__name__} takes a seed: define `seeded` in its suite"
@@ -252,7 +264,7 @@ class SearcherTests(ABC):
     def played(self, **how: Any) -> Played:
         """The record of a search, which a new searcher that is told the same answers likewise, whatever happened."""
         played = play(self.searcher(), self.visits, **how)
-        assert shaken(lambda: replay(self.searcher(), played.calls)) == played.answers, _REPLAYED
+        assert _shaken(lambda: replay(self.searcher(), played.calls)) == played.answers, _REPLAYED
         return played
 
     def test_it_makes_trials_and_ends_in_whatever_order_they_report(self) -> None:
@@ -272,7 +284,7 @@ class SearcherTests(ABC):
             searcher = self.seeded(seed)
             return None if searcher is None else play(searcher, self.visits).answers
 
-        check_seeds(self.searcher(), answers)
+        _check_seeds(self.searcher(), answers)
 
     def test_answers_share_nothing_with_the_searcher(self) -> None:
         first, second = self.searcher(), self.searcher()
@@ -314,7 +326,7 @@ class SearcherTests(ABC):
 
         for seed in (None, 9):
             played = play(impatient(), self.visits, metric, order_seed=seed)
-            assert shaken(lambda played=played: replay(impatient(), played.calls)) == played.answers  # type: ignore[misc]
+            assert _shaken(lambda played=played: replay(impatient(), played.calls)) == played.answers  # type: ignore[misc]
         first, other = (play(InVirtualTime(impatient()), self.visits, metric, order_seed=n) for n in (1, 2))
         assert first.operations == other.operations
 
@@ -462,7 +474,7 @@ class ProposerTests(ABC):
 
     def test_the_same_observations_give_the_same_points(self) -> None:
         for metric in (None, falling):
-            again = shaken(lambda metric=metric: self.proposed(metric))  # type: ignore[misc]
+            again = _shaken(lambda metric=metric: self.proposed(metric))  # type: ignore[misc]
             assert again == self.proposed(metric), _REPLAYED
 
     def test_another_seed_gives_other_points(self) -> None:
@@ -470,7 +482,7 @@ class ProposerTests(ABC):
             proposer = self.seeded(seed)
             return None if proposer is None else _proposed(proposer, None)
 
-        check_seeds(self.proposer(), answers)
+        _check_seeds(self.proposer(), answers)
 
     def test_a_proposer_that_does_not_learn_gives_the_same_points_whatever_is_observed(self) -> None:
         if not self.proposer().learns:

@@ -13,9 +13,10 @@ from itertools import islice, takewhile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from hopyard.errors import UsageError, nearest
+from hopyard.errors import UsageError
 from hopyard.storage.base import Buffer, Entry
 from hopyard.storage.names import TEMPORARY_PREFIX, path_given
+from hopyard.wording import nearest
 
 Publish = Callable[[str, str], bool]
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from hopyard.errors import CorruptError, InvalidNameError, NotFoundError, UsageError, nearest
+from hopyard.errors import CorruptError, InvalidNameError, NotFoundError, UsageError
 from hopyard.storage.base import Buffer, Entry, Store
 from hopyard.storage.names import validate_name, validate_prefix
+from hopyard.wording import nearest
 
 
 class _Space:

@@ -19,14 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from hopyard.errors import (
-    CorruptError,
-    InvalidNameError,
-    NotFoundError,
-    StorageError,
-    UsageError,
-    missing_extra,
-)
+from hopyard.errors import CorruptError, InvalidNameError, NotFoundError, StorageError, UsageError
+from hopyard.missing import missing_extra
 from hopyard.storage.base import Buffer, Entry, Store
 from hopyard.storage.names import validate_name, validate_prefix
 from hopyard.storage.nesting import Nesting

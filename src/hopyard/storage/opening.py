@@ -7,11 +7,12 @@ import re
 from urllib.parse import urlsplit
 
 from hopyard import __version__
-from hopyard.errors import UsageError, nearest
+from hopyard.errors import UsageError
 from hopyard.storage.base import Store
 from hopyard.storage.local import LocalStore
 from hopyard.storage.memory import MemoryStore
 from hopyard.storage.object import SCHEMES, ObjectStore
+from hopyard.wording import nearest
 
 STORE_SCHEMES = ("memory", *SCHEMES)
 """What URLs of stores begin with, besides ``file``."""

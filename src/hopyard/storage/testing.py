@@ -26,6 +26,8 @@ import pytest
 from hopyard.errors import CorruptError, InvalidNameError, NotFoundError
 from hopyard.storage.base import Entry, PrefixStore, Store
 
+__all__ = ["StoreSuite"]
+
 _RACERS = 16
 _NUMBERS = 20
 _LOCKED = 0.25  # seconds without a read after which the store seems to keep readers out while it writes

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from hopyard.errors import MetricError, nearest
+from hopyard.errors import MetricError
 from hopyard.objects.pickles import dumps
 from hopyard.training.metric import Array, Mean, Metric, State
 from hopyard.training.metrics_classes import F1, Accuracy, Precision, Recall, TopKAccuracy
@@ -39,6 +39,7 @@ from hopyard.training.metrics_regression import (
     MeanSquaredError,
     RootMeanSquaredError,
 )
+from hopyard.wording import nearest
 
 _ALIASES = {
     "acc": "accuracy",

@@ -1,9 +1,6 @@
 """Model selection: searches, search spaces, and their results."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from hopyard.errors import name_of_later
+from hopyard.missing import name_of_later
 from hopyard.search import (
     hp_choice,
     hp_int,
@@ -16,7 +13,9 @@ from hopyard.search import (
 from hopyard.tune.callbacks import Callback, TrialInfo
 from hopyard.tune.compare import compare
 from hopyard.tune.listing import list_runs
+from hopyard.tune.mlflow import MLflowCallback
 from hopyard.tune.model import Model, load_model
+from hopyard.tune.pictures import draw_curves, draw_schedule
 from hopyard.tune.run import Run, open_run
 from hopyard.tune.search import Search
 from hopyard.tune.searches import (
@@ -28,6 +27,7 @@ from hopyard.tune.searches import (
     QuasiRandomSearch,
     RandomSearch,
 )
+from hopyard.tune.wandb import WandbCallback
 
 __all__ = [
     "ASHA",
@@ -36,13 +36,17 @@ __all__ = [
     "GridSearch",
     "HyperOpt",
     "Hyperband",
+    "MLflowCallback",
     "Model",
     "QuasiRandomSearch",
     "RandomSearch",
     "Run",
     "Search",
     "TrialInfo",
+    "WandbCallback",
     "compare",
+    "draw_curves",
+    "draw_schedule",
     "hp_choice",
     "hp_int",
     "hp_log",
@@ -55,16 +59,6 @@ __all__ = [
     "open_run",
 ]
 
-_ELSEWHERE = {"MLflowCallback": "hopyard.tune.mlflow", "WandbCallback": "hopyard.tune.wandb"}
 
-
-if TYPE_CHECKING:
-    from hopyard.tune.mlflow import MLflowCallback as MLflowCallback
-    from hopyard.tune.wandb import WandbCallback as WandbCallback
-else:
-
-    def __getattr__(name: str) -> Any:
-        """Names that need an extra are imported when first asked for; they are not among those of ``import *``."""
-        if name not in _ELSEWHERE:
-            return name_of_later(__name__, name, __all__)
-        return getattr(import_module(_ELSEWHERE[name]), name)
+def __getattr__(name: str) -> type:
+    return name_of_later(__name__, name, __all__)

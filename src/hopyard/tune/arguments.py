@@ -16,7 +16,7 @@ from hopyard.backend import Backend
 from hopyard.checks import choice, flag, integer, number
 from hopyard.data.preparing.split import check_share
 from hopyard.data.preprocessing.fitting import FittedSteps, Steps
-from hopyard.errors import MetricError, UsageError, nearest
+from hopyard.errors import MetricError, UsageError
 from hopyard.hopper.state import Metric
 from hopyard.hopper.work import Options
 from hopyard.objects.identity import identity
@@ -24,6 +24,7 @@ from hopyard.search.spaces import check_space, checked_space, named_code, space_
 from hopyard.storage import Store
 from hopyard.training.metrics import canonical, metric_mode, metric_names
 from hopyard.tune.callbacks import Callback
+from hopyard.wording import nearest
 
 MOST_PARTITIONS = 8
 """Partitions where nobody says how many, at most."""

@@ -24,11 +24,12 @@ from hopyard.data.preparing.prepared import check_filled, check_labels
 from hopyard.data.preparing.request import Watch, source_names
 from hopyard.data.preparing.split import check_share, held_by_share, warn_of_common, warn_of_overlap
 from hopyard.data.sources.hashing import Hashes, content_hashes
-from hopyard.errors import ColumnError, DataError, UsageError, nearest
+from hopyard.errors import ColumnError, DataError, UsageError
 from hopyard.objects import derive_seed, digest_json
 from hopyard.stockroom.data import Samples
 from hopyard.stockroom.data.datasets import StoredFiles
 from hopyard.tune.arguments import Arguments
+from hopyard.wording import nearest
 
 _PEEKED = ("feature_columns", "label_columns", "nulls", "ragged", "masked")
 _HASHED_AT_ONCE = 4096  # rows

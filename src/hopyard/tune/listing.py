@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hopyard.errors import CorruptError, NotFoundError, nearest
+from hopyard.errors import CorruptError, NotFoundError
 from hopyard.hopper.history import read_state
 from hopyard.hopper.journal import first_and_last, has_records, holder, read_records
 from hopyard.hopper.state import Record
 from hopyard.storage import Store
 from hopyard.storage.format import check_format
+from hopyard.wording import nearest
 
 RUN_FORMAT = "run"
 

@@ -6,15 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from hopyard.errors import UsageError, missing_extra
+from hopyard.errors import UsageError
+from hopyard.missing import missing_extra
 from hopyard.tune.callbacks import Callback, TrialInfo, flat_params
 from hopyard.tune.rows import RecordedRun, epoch_numbers
-
-try:
-    from mlflow import MlflowClient
-except ImportError as error:
-    raise missing_extra("mlflow-skinny", "mlflow", "MLflowCallback") from error
-
 
 _RUN, _TRIAL = "hopyard.run", "hopyard.trial"
 _STATUS = {"completed": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}
@@ -33,6 +28,10 @@ class MLflowCallback(Callback):
     """
 
     def __init__(self, tracking_uri: str | None = None, experiment: str = "hopyard") -> None:
+        try:
+            from mlflow import MlflowClient
+        except ImportError as error:
+            raise missing_extra("mlflow-skinny", "mlflow", "MLflowCallback") from error
         self._client = MlflowClient(tracking_uri=tracking_uri)
         self._experiment_name = experiment
         self._experiment, self._run_id, self._parent = "", "", ""

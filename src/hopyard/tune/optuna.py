@@ -12,9 +12,8 @@ from typing import Any
 import hopyard.search
 from hopyard.errors import SpaceError, UsageError
 from hopyard.hopper.state import RunState, TrialState
-from hopyard.search import space_json
 from hopyard.search.optuna import chosen, name_in, quiet
-from hopyard.search.spaces import Choice, Continuous, Quantized
+from hopyard.search.spaces import Choice, Continuous, Quantized, space_json
 from hopyard.tune.callbacks import flat_params
 from hopyard.tune.rows import RecordedRun, epochs_of
 

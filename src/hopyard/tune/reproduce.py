@@ -27,6 +27,8 @@ from hopyard.tune.run import Run
 from hopyard.tune.search import Search
 from hopyard.tune.stock import ABOUT, FORMAT, SEARCH, read_about, series_name, weights_tree
 
+__all__ = ["HistoryDifference", "Reproduction", "TensorDifference", "reproduce"]
+
 
 @dataclass(frozen=True)
 class TensorDifference:

@@ -12,7 +12,7 @@ from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 from hopyard.backend import Backend
 from hopyard.data import Dataset, open_dataset
-from hopyard.errors import DataError, UsageError, nearest
+from hopyard.errors import DataError, UsageError
 from hopyard.search import Budget, InVirtualTime, MedianStopping, Patience, Searcher
 from hopyard.storage import Store
 from hopyard.tune.arguments import DEFAULTS, MOST_PARTITIONS, Arguments, check_arguments, metric_of
@@ -21,6 +21,7 @@ from hopyard.tune.inputs import Inputs, Ready, Splits, inputs_of
 from hopyard.tune.launch import Launch
 from hopyard.tune.model import Model
 from hopyard.tune.recipe import pickle_search
+from hopyard.wording import nearest
 
 
 class Common(TypedDict, total=False):

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
-from hopyard.errors import missing_extra
+from hopyard.missing import missing_extra
 from hopyard.tune.callbacks import Callback, TrialInfo, flat_params
-
-try:
-    import wandb
-except ImportError as error:
-    raise missing_extra("wandb", "wandb", "WandbCallback") from error
 
 
 class WandbCallback(Callback):
@@ -25,6 +21,8 @@ class WandbCallback(Callback):
     """
 
     def __init__(self, project: str = "hopyard", **options: Any) -> None:
+        if find_spec("wandb") is None:
+            raise missing_extra("wandb", "wandb", "WandbCallback")
         self._options = {"project": project, **options}
         self._run_id = ""
         self._runs: dict[int, Any] = {}
@@ -53,6 +51,8 @@ class WandbCallback(Callback):
 
     def _run(self, trial: TrialInfo) -> Any:
         if trial.number not in self._runs:
+            import wandb
+
             self._runs[trial.number] = wandb.init(
                 **self._options,
                 id=f"{self._run_id}-{trial.number}",

@@ -21,8 +21,9 @@ from hopyard.data.ragged import Ragged
 from hopyard.data.reading.buffers import ALIGNMENT, Buffer, Buffers
 from hopyard.data.reading.views import Batch, Wanted, join
 from hopyard.data.schema import Schema
-from hopyard.errors import ColumnError, DataError, UsageError, nearest
+from hopyard.errors import ColumnError, DataError, UsageError
 from hopyard.objects.digests import derive_seed, digest_json
+from hopyard.wording import nearest
 
 Stop: TypeAlias = Literal["first", "last"]
 

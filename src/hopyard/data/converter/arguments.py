@@ -11,7 +11,8 @@ from hopyard.checks import flag, integer
 from hopyard.data.converter.ranks import checked_share
 from hopyard.data.loader import Loader
 from hopyard.data.opening.opening import open_dataset
-from hopyard.errors import UsageError, nearest
+from hopyard.errors import UsageError
+from hopyard.wording import nearest
 
 _OF_LOADERS = ("seed", "remainder", "window", "transform", "tail", "epoch", "drop_last")
 _SHARES_AND_ORDER = (

@@ -15,7 +15,8 @@ from hopyard.data.converter.places import PARENT_CACHE_DIR_URL_CONF
 from hopyard.data.dataset import Dataset
 from hopyard.data.loader import Loader
 from hopyard.data.opening.opening import open_dataset
-from hopyard.errors import NotFoundError, UsageError, missing_extra
+from hopyard.errors import NotFoundError, UsageError
+from hopyard.missing import missing_extra
 
 _log = logging.getLogger("hopyard")
 _TORCH_OPTIONS = (

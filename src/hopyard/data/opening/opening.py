@@ -17,10 +17,10 @@ from hopyard.data.manifest import MANIFEST_NAME, Manifest
 from hopyard.data.opening.assemble import Cache, Options, as_cache, assemble
 from hopyard.data.opening.foreign import Files, files_of, foreign_files
 from hopyard.data.recipe.recipe import Transform
-from hopyard.errors import DataError, InvalidNameError, NotFoundError, UsageError, nearest
+from hopyard.errors import DataError, InvalidNameError, NotFoundError, UsageError
 from hopyard.storage import open_store
 from hopyard.storage.base import Store, has_root
-from hopyard.wording import counted
+from hopyard.wording import counted, nearest
 
 PathLike: TypeAlias = str | os.PathLike[str]
 

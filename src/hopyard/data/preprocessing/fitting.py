@@ -25,9 +25,10 @@ from hopyard.data.reading.views import Batch, Wanted, columns_of
 from hopyard.data.schema import Column, Schema
 from hopyard.data.sources.sources import as_source
 from hopyard.data.stream import WindowStream
-from hopyard.errors import ColumnError, DataError, UsageError, nearest
+from hopyard.errors import ColumnError, DataError, UsageError
 from hopyard.objects.digests import digest_json
 from hopyard.storage.base import Store
+from hopyard.wording import nearest
 
 _ROWS_AT_ONCE = 65_536
 _BYTES_AT_ONCE = 64 << 20

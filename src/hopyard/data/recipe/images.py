@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.errors import CorruptError, DataError, UsageError, missing_extra
+from hopyard.errors import CorruptError, DataError, UsageError
+from hopyard.missing import missing_extra
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -26,8 +26,9 @@ import pyarrow.csv
 from hopyard.data.columns.columns import check_names
 from hopyard.data.files.found import FoundFile
 from hopyard.data.schema import TENSOR_DTYPES
-from hopyard.errors import ColumnError, DataError, UsageError, nearest
+from hopyard.errors import ColumnError, DataError, UsageError
 from hopyard.storage.oserrors import read_error
+from hopyard.wording import nearest
 
 _OTHERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 _BLOCK = 1 << 20  # bytes

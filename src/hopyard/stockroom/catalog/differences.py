@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from hopyard.errors import NotFoundError, nearest
+from hopyard.errors import NotFoundError
 from hopyard.markup import table
 from hopyard.stockroom.data.conflicts import diff_columns
 from hopyard.stockroom.data.dataset_changes import DatasetDiff, diff_datasets
@@ -29,7 +29,7 @@ from hopyard.stockroom.records import (
     parse,
 )
 from hopyard.stockroom.views.view import place_of
-from hopyard.wording import counted, describe_bytes, one_line, some_names
+from hopyard.wording import counted, describe_bytes, nearest, one_line, some_names
 
 How = Literal["added", "removed", "changed"]
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.errors import DataError, MissingKeyError, NotFoundError, UsageError, nearest
+from hopyard.errors import DataError, MissingKeyError, NotFoundError, UsageError
 from hopyard.markup import Html, cut, table
 from hopyard.stockroom.data.cutting import Entry
 from hopyard.stockroom.data.fragments import Fragment, row_width
@@ -40,7 +40,7 @@ from hopyard.stockroom.data.samples import (
 from hopyard.stockroom.maps import Key, SortedMap, check_key, decode, encode
 from hopyard.stockroom.packfiles.tombstones import key_of
 from hopyard.stockroom.records import ColumnRecord
-from hopyard.wording import counted
+from hopyard.wording import counted, nearest
 
 _SAMPLES = 5  # that a notebook shows
 _ELEMENTS = 8  # of a sample, there

@@ -21,7 +21,7 @@ from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.views import Batch, Wanted, columns_of, join
 from hopyard.data.schema import TENSOR_DTYPES, Schema
 from hopyard.data.schema import Column as SchemaColumn
-from hopyard.errors import UnsupportedTypeError, UsageError, nearest
+from hopyard.errors import UnsupportedTypeError, UsageError
 from hopyard.objects.digests import derive_seed, digest, digest_json
 from hopyard.stockroom.data.column import Column
 from hopyard.stockroom.data.drafts import ColumnDraft
@@ -30,7 +30,7 @@ from hopyard.stockroom.data.rows import keys_of, plain
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.maps.keys import encode_many
 from hopyard.stockroom.packfiles import Objects
-from hopyard.wording import are, counted
+from hopyard.wording import are, counted, nearest
 
 
 class Samples(Partitioned):

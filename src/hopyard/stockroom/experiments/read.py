@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.errors import CorruptError, NotFoundError, nearest
+from hopyard.errors import CorruptError, NotFoundError
 from hopyard.markup import cut, table
 from hopyard.stockroom.experiments import series
 from hopyard.stockroom.experiments.run import KIND
@@ -22,7 +22,7 @@ from hopyard.stockroom.records.frozen import frozen
 from hopyard.stockroom.views.shelf import ListedThing
 from hopyard.stockroom.views.view import Readable
 from hopyard.storage.format import check_format
-from hopyard.wording import counted, describe_bytes, describe_seconds, one_line, some_names
+from hopyard.wording import counted, describe_bytes, describe_seconds, nearest, one_line, some_names
 
 _SHOWN = 30  # runs, or parameters and so on of one, that a console or notebook shows
 

@@ -17,13 +17,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from hopyard.errors import DataError, NotFoundError, StorageError, UsageError, nearest
+from hopyard.errors import DataError, NotFoundError, StorageError, UsageError
 from hopyard.stockroom.experiments.series import Growing
 from hopyard.stockroom.experiments.values import encode, plain
 from hopyard.stockroom.records import RunRecord, Shelf, check_name
 from hopyard.stockroom.views.view import Writable
 from hopyard.storage.format import object_header
-from hopyard.wording import shown
+from hopyard.wording import nearest, shown
 
 KIND = "stock-run"
 INTERVAL = 30.0  # seconds of logging after which what was logged is stored

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hopyard.errors import MissingKeyError, missing_extra, nearest
+from hopyard.errors import MissingKeyError
 from hopyard.markup import cut
+from hopyard.missing import missing_extra
 from hopyard.stockroom.experiments.read import Runs, RunView
 from hopyard.stockroom.experiments.run import Run
 from hopyard.stockroom.experiments.values import plain, read, write
@@ -14,6 +15,7 @@ from hopyard.stockroom.records import RunRecord, ValueRecord
 from hopyard.stockroom.records.frozen import frozen
 from hopyard.stockroom.views.shelf import ListedThing, NamedThings
 from hopyard.stockroom.views.view import writable
+from hopyard.wording import nearest
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -38,10 +38,11 @@ from typing import Any, Literal, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.importers.download import Remote, download, downloads_folder
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import sweep, temporary_name
+from hopyard.wording import nearest
 
 Samples: TypeAlias = npt.NDArray[Any] | list[npt.NDArray[Any]] | list[str] | list[bytes]
 """Consecutive samples: (n, *shape) of one shape; else a list of one array, text or bytes each."""

@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 
-from hopyard.errors import UsageError, nearest
+from hopyard.errors import UsageError
 from hopyard.stockroom.importers.base import Importer
+from hopyard.wording import nearest
 
 GROUP = "hopyard.importers"
 

@@ -21,12 +21,12 @@ from hopyard.data.files.listed import open_entry
 from hopyard.data.opening.opening import open_dataset
 from hopyard.data.ragged import Ragged
 from hopyard.data.sources.csv_files import delimiter_in, read_csv_files, types_in
-from hopyard.errors import DataError, NullsError, UnsupportedTypeError, UsageError, nearest
+from hopyard.errors import DataError, NullsError, UnsupportedTypeError, UsageError
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Option, Samples
 from hopyard.stockroom.importers.mapped import samples_of, save_column
 from hopyard.stockroom.importers.parts import describe_files, listed
 from hopyard.stockroom.maps import check_key
-from hopyard.wording import counted
+from hopyard.wording import counted, nearest
 
 _KEY = Option(
     "key",

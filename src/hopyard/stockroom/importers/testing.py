@@ -27,6 +27,8 @@ from hopyard.errors import HopyardError
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Samples
 from hopyard.stockroom.importers.run import Progress, check_samples, read_columns
 
+__all__ = ["ImporterSuite", "gathered", "same"]
+
 
 def gathered(read: Any) -> dict[str, list[Any]]:
     """Samples that ``read_columns`` gives, as one list a column; checks that starts follow each other."""

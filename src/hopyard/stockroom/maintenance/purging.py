@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hopyard.errors import NotFoundError, StorageFullError, UsageError, nearest
+from hopyard.errors import NotFoundError, StorageFullError, UsageError
 from hopyard.stockroom.data.column import group_bounds
 from hopyard.stockroom.data.cutting import Entry, neighbours
 from hopyard.stockroom.data.fragments import Fragment
@@ -41,7 +41,7 @@ from hopyard.stockroom.records import ColumnRecord, parse
 from hopyard.stockroom.records.quoting import check_text
 from hopyard.stockroom.remotes import Repository, check_format, names
 from hopyard.storage import Store
-from hopyard.wording import are, counted
+from hopyard.wording import are, counted, nearest
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.errors import ChangedError, CorruptError, NotFoundError, UsageError, nearest
+from hopyard.errors import ChangedError, CorruptError, NotFoundError, UsageError
 from hopyard.objects import Tensor, Tree, flatten, unflatten
 from hopyard.stockroom.models.leaves import Keys, Taken, give_back, in_order
 from hopyard.stockroom.packfiles import Location, PackfileWriter
@@ -25,6 +25,7 @@ from hopyard.stockroom.records import ModelRecord, parsing
 from hopyard.stockroom.records.quoting import check_text
 from hopyard.stockroom.views.view import Readable
 from hopyard.storage.format import check_format, object_header
+from hopyard.wording import nearest
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.errors import CorruptError, DataError, MissingExtraError, missing_extra
+from hopyard.errors import CorruptError, DataError, MissingExtraError
+from hopyard.missing import missing_extra
 from hopyard.objects import Tensor, Tree, flatten
 from hopyard.objects.tensors import ML_DTYPES
 from hopyard.stockroom.records.frozen import FrozenList

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from hopyard.errors import CorruptError, NotFoundError, UsageError, nearest
+from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.stockroom.git import HEAD_NAME, at
 from hopyard.stockroom.remotes.known import Known, names, open_remote, recall
 from hopyard.stockroom.remotes.repository import Repository
 from hopyard.storage import LocalStore, Store, open_store
 from hopyard.storage.names import path_given
+from hopyard.wording import nearest
 
 _ORIGIN = "origin"
 

@@ -6,14 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from hopyard.errors import (
-    BusyError,
-    CorruptError,
-    HopyardError,
-    NotFoundError,
-    StorageError,
-    nearest,
-)
+from hopyard.errors import BusyError, CorruptError, HopyardError, NotFoundError, StorageError
 from hopyard.stockroom.history.commits import ancestors
 from hopyard.stockroom.history.locks import WAIT, Tell, alone, writing
 from hopyard.stockroom.maps import encode
@@ -23,7 +16,7 @@ from hopyard.stockroom.remotes.closure import needs
 from hopyard.stockroom.remotes.purges import Claims, Purges
 from hopyard.stockroom.remotes.repository import Repository, check_format
 from hopyard.stockroom.remotes.returning import Returned, Returning
-from hopyard.wording import one_line
+from hopyard.wording import nearest, one_line
 
 SHOWN = 12  # hex digits of a commit
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hopyard.errors import CorruptError, NotFoundError, UsageError, nearest
+from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.stockroom.history.references import check_name
 from hopyard.stockroom.records import parsing
 from hopyard.stockroom.records.quoting import quoted, unquoted
@@ -14,6 +14,7 @@ from hopyard.stockroom.remotes.repository import Repository
 from hopyard.storage import Store, open_store
 from hopyard.storage.format import check_format, format_header
 from hopyard.storage.small import get_small
+from hopyard.wording import nearest
 
 _KIND = "remote"
 _MOST = 1 << 26  # bytes: about 600,000 tags

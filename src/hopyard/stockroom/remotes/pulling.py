@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from hopyard.errors import NotFoundError, nearest
+from hopyard.errors import NotFoundError
 from hopyard.stockroom.history.commits import is_ancestor, write_commit
 from hopyard.stockroom.history.conflicts import Conflict, Resolve
 from hopyard.stockroom.history.locks import writing
@@ -14,7 +14,7 @@ from hopyard.stockroom.history.merge import merge_commits
 from hopyard.stockroom.history.references import Tip
 from hopyard.stockroom.remotes.fetching import SHOWN, Fetched, fetch
 from hopyard.stockroom.remotes.repository import Repository
-from hopyard.wording import counted, one_line
+from hopyard.wording import counted, nearest, one_line
 
 
 @dataclass(frozen=True)

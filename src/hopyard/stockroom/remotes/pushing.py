@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hopyard.errors import BehindError, NotFoundError, UsageError, nearest
+from hopyard.errors import BehindError, NotFoundError, UsageError
 from hopyard.stockroom.history.commits import ancestors, is_ancestor, log
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.history.references import Tip
@@ -17,7 +17,7 @@ from hopyard.stockroom.remotes.purges import as_purged, carry
 from hopyard.stockroom.remotes.repository import Repository, check_format, claim
 from hopyard.stockroom.remotes.selecting import call_for
 from hopyard.stockroom.remotes.transfer import Found, Report, copy
-from hopyard.wording import are, counted, describe_bytes, one_line
+from hopyard.wording import are, counted, describe_bytes, nearest, one_line
 
 _KEPT = "worktrees/git"  # each commit in the log of a worktree is kept, not only the last
 _LISTED = 5

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.data.cutting import Entry, neighbours
 from hopyard.stockroom.history.commits import read_commit
 from hopyard.stockroom.maps import SortedMap, check_key, decode, encode
@@ -15,7 +15,7 @@ from hopyard.stockroom.records import ColumnRecord, parse
 from hopyard.stockroom.records.quoting import check_texts
 from hopyard.stockroom.remotes.closure import Need, needs, needs_of_thing
 from hopyard.stockroom.views.view import Readable, place_of
-from hopyard.wording import shown
+from hopyard.wording import nearest, shown
 
 Names = Sequence[str] | Literal[True]
 """Names of things of one shelf; True: all that there are."""

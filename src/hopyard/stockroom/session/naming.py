@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from hopyard.errors import NotFoundError, UsageError, nearest
+from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.history.commits import is_ancestor, short
 from hopyard.stockroom.records.quoting import check_text
 from hopyard.stockroom.session.session import StockSession
 from hopyard.stockroom.session.tree import Standing
+from hopyard.wording import nearest
 
 
 def labels(session: StockSession) -> dict[str, list[str]]:

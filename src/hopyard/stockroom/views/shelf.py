@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hopyard.errors import MissingKeyError, nearest
+from hopyard.errors import MissingKeyError
 from hopyard.markup import Html, table
 from hopyard.stockroom.records import Record, Shelf, check_name
 from hopyard.stockroom.views.view import View, writable
-from hopyard.wording import one_line, some_names
+from hopyard.wording import nearest, one_line, some_names
 
 
 @dataclass(frozen=True)

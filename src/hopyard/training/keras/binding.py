@@ -15,8 +15,9 @@ import keras
 import numpy as np
 from keras.src.backend import compute_output_spec
 
-from hopyard.errors import ColumnError, EstimatorError, nearest
+from hopyard.errors import ColumnError, EstimatorError
 from hopyard.training.keras.weights import ClassWeight, class_table
+from hopyard.wording import nearest
 
 Inputs: TypeAlias = Mapping[str, str | Sequence[str]] | Sequence[str] | None
 Batch: TypeAlias = Mapping[str, Any]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopyard.errors import EstimatorError, HopyardError, nearest
+from hopyard.errors import EstimatorError, HopyardError
 from hopyard.training.estimator import Context, Replica, Visit, batch_sizes
 from hopyard.training.lightning.hooks import base_of, check_module, is_overridden, takes_index
 from hopyard.training.lightning.logged import Logged, fresh, metrics_of
@@ -28,6 +28,7 @@ from hopyard.training.torch.forward import Forward, Result, scalar, shape_of
 from hopyard.training.torch.optim import options
 from hopyard.training.torch.training import TrainingPass, steps_skipped
 from hopyard.training.transforms import Transform
+from hopyard.wording import nearest
 
 _BATCHES = ("tuple", "dict")
 _OF_LOGGERS = {

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from hopyard.data.ragged import Ragged
-from hopyard.errors import ColumnError, EstimatorError, nearest
+from hopyard.errors import ColumnError, EstimatorError
 from hopyard.training.torch.loss import Labels
+from hopyard.wording import nearest
 
 Inputs: TypeAlias = Mapping[str, str | Sequence[str]] | Sequence[str] | None
 Batch: TypeAlias = dict[str, Any]

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from hopyard.errors import EstimatorError, missing_extra
+from hopyard.errors import EstimatorError
+from hopyard.missing import missing_extra
 from hopyard.storage.oserrors import write_errors
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopyard.errors import MetricError, nearest
+from hopyard.errors import MetricError
 from hopyard.training.metric import Metric, MetricSet
 from hopyard.training.torch.forward import Forward, Result, on_cpu
+from hopyard.wording import nearest
 
 
 @torch.no_grad()

@@ -17,7 +17,8 @@ from hopyard.data.columns.columns import ColumnData, as_expected, as_ragged, hol
 from hopyard.data.columns.policies import Nulls, Policies, null_feature, null_label, pad
 from hopyard.data.preparing.prepared import check_filled, check_labels
 from hopyard.data.preprocessing.fitting import FittedSteps, masks_of
-from hopyard.errors import ColumnError, DataError, nearest
+from hopyard.errors import ColumnError, DataError
+from hopyard.wording import nearest
 
 Arrays = dict[str, npt.NDArray[Any] | Ragged]
 Outputs = tuple[npt.NDArray[Any], ...]
