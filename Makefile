@@ -24,7 +24,7 @@ help:
 	@echo "make test-all       all tests; large enumerations are sampled (SEED=N)"
 	@echo "make test-exhaustive  all tests, every case of enumerations, 1000 examples of each law: hours"
 	@echo "make coverage       make test, and which lines of the package it ran, also in processes that tests start"
-	@echo "make check          lint, format, types, layers, documented commands, exact versions"
+	@echo "make check          lint, format, types, layers, documented commands and names, exact versions"
 	@echo "make bench          run every benchmark; results go to build/bench.jsonl too"
 	@echo "make constraints    resolve the newest versions of everything into constraints.txt"
 	@echo "make notebooks      run the notebooks of examples/ anew, with their outputs"
@@ -62,6 +62,7 @@ check: .venv/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python tools/typed.py
 	$(BIN)/lint-imports
 	$(BIN)/python -m pip check --disable-pip-version-check
 	$(BIN)/python tools/constraints.py check

@@ -10,12 +10,14 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hopyard
+import pages
 from hopyard import data, errors
 from hopyard.errors import MissingExtraError, UsageError
 
@@ -81,6 +83,22 @@ def test_names_of_data_are_there_when_asked_for() -> None:
     assert set(data.__all__) <= set(dir(data))
     with pytest.raises(AttributeError, match=r"module 'hopyard\.data' has no attribute 'Datasets'"):
         getattr(data, "Datasets")  # noqa: B009 - type checkers know the names
+
+
+@pytest.mark.parametrize(("module", "names"), pages.public_names().items())
+def test_names_that_a_public_module_defines_are_documented_or_have_an_underscore(
+    module: str, names: list[str]
+) -> None:
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    tree = nodes(Path(spec.origin))[0]
+    assert isinstance(tree, ast.Module)
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        defined |= {target.id for target in targets if isinstance(target, ast.Name)}
+    assert [name for name in sorted(defined - set(names)) if not name.startswith("_")] == []
 
 
 @pytest.mark.parametrize("file", modules(SRC), ids=lambda file: str(file.relative_to(SRC)))
@@ -198,7 +216,7 @@ def test_a_missing_service_skips_at_home_and_fails_in_ci(
 @pytest.mark.parametrize(
     ("module", "name", "text"),
     [
-        ("hopyard.storage", "HDFSStore", "hopyard.storage.HDFSStore ... What hopyard.storage has: Entry,"),
+        ("hopyard.storage", "HDFSStore", "hopyard.storage.HDFSStore ... What hopyard.storage has: Buffer, Entry,"),
         ("hopyard", "HDFSStore", "hopyard.storage.HDFSStore ... What hopyard has: StockRoom, load_model,"),
         ("hopyard.experiment", "TorchTrial", "hopyard.experiment.TorchTrial ... Searches in Python are in"),
         ("hopyard.torch", "TorchTrial", "hopyard.experiment.TorchTrial ... What hopyard.torch has: TorchEst"),

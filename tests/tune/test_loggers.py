@@ -10,7 +10,7 @@ import pytest
 
 @pytest.mark.parametrize(("name", "package"), [("MLflowCallback", "mlflow"), ("WandbCallback", "wandb")])
 def test_a_logger_whose_package_is_missing_says_what_to_install(name: str, package: str) -> None:
-    code = f"import sys; sys.modules[{package!r}] = None; import hopyard.tune; hopyard.tune.{name}"
+    code = f"import sys; sys.modules[{package!r}] = None; import hopyard.tune; hopyard.tune.{name}()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert f"hopyard.errors.MissingExtraError: {name} needs the package" in done.stderr
     assert f"Install it with: pip install 'hopyard[{package}]'" in done.stderr
