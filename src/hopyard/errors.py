@@ -108,7 +108,7 @@ class NullsError(DataError):
 
     def __init__(self, message: str, found: str | None = None) -> None:
         super().__init__(message)
-        self.found = message if found is None else found
+        self.found: str = message if found is None else found
 
     def __reduce__(self) -> tuple[type[NullsError], tuple[str, str]]:
         return type(self), (str(self), self.found)
@@ -152,7 +152,7 @@ class ConflictError(UsageError):
 
     def __init__(self, message: str, conflicts: Sequence[Any] = ()) -> None:
         super().__init__(message)
-        self.conflicts = list(conflicts)
+        self.conflicts: list[Any] = list(conflicts)
 
     def __reduce__(self) -> tuple[type[ConflictError], tuple[str, list[Any]]]:
         return type(self), (str(self), self.conflicts)
@@ -173,7 +173,8 @@ class NotFoundError(StorageError):
 class MissingKeyError(NotFoundError, KeyError):
     """Nothing is on a shelf, or in a column, under that name or key; a ``KeyError`` too."""
 
-    __str__ = Exception.__str__  # KeyError's shows the text as its repr
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # KeyError's shows the text as its repr
 
 
 class PurgedError(MissingKeyError):

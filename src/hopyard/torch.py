@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from hopyard.missing import missing_extra, name_of_later
 
-try:
-    import torch as _torch  # noqa: F401
-except ModuleNotFoundError as error:
-    raise missing_extra("torch", "torch", "hopyard.torch") from error
+if find_spec("torch") is None:
+    raise missing_extra("torch", "torch", "hopyard.torch")
 
 from hopyard.training.torch.estimator import TorchEstimator
 

@@ -31,7 +31,7 @@ class Task:
         self.worker: int | None = None
         self.future: Future[Any] = Future()
         try:
-            self.parts = dumps((fn, args), copy=True)
+            self.parts: list[Part] = dumps((fn, args), copy=True)
         except UsageError:
             raise  # an object that says itself why it cannot travel
         except Exception as error:

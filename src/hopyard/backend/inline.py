@@ -25,7 +25,7 @@ class InlineBackend(Backend):
     on_this_machine = True
 
     def __init__(self, threads_per_worker: int = 1) -> None:
-        self.threads_per_worker = integer("threads_per_worker", threads_per_worker, 1)
+        self.threads_per_worker: int = integer("threads_per_worker", threads_per_worker, 1)
 
     @property
     def num_workers(self) -> int:

@@ -49,9 +49,10 @@ class LocalBackend(Backend):
             integer("num_workers", num_workers, 1)
         integer("gpus_per_worker", gpus_per_worker, 1)
         check_timeout(unit_timeout)
-        self.threads_per_worker = integer("threads_per_worker", threads_per_worker, 1)
+        self.threads_per_worker: int = integer("threads_per_worker", threads_per_worker, 1)
         self.unit_timeout = unit_timeout
         self.gpus_per_worker = gpus_per_worker
+        self.device: str
         self.device, self._envs = _plan(num_workers, device, gpus_per_worker, threads_per_worker)
         self._outlet = Outlet()
         self._lock = threading.Lock()

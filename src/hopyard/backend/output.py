@@ -26,7 +26,7 @@ _GREETING = re.compile(
 )
 TAG_START, TAG_END = b"\0hopyard-tag:", b"\0"
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class Connection(Protocol):
@@ -72,7 +72,7 @@ class LineSplitter:
     """Bytes of one stream in, lines out, as a terminal would show them in the end."""
 
     def __init__(self) -> None:
-        self.tag = ""
+        self.tag: str = ""
         self._partial = b""
 
     def feed(self, data: bytes) -> Iterator[tuple[str, str]]:

@@ -60,13 +60,15 @@ class RayBackend(RemoteBackend):
             integer("num_workers", num_workers, 1)
         _check_gpus(gpus_per_worker)
         asked = {"CPU": float(threads_per_worker), **_checked_resources(resources or {})}
-        self.address, self.start_timeout = address, start_timeout
+        self.address = address
+        self.start_timeout = start_timeout
         _connect(address)
         nodes = living_nodes()
         if gpus_per_worker is None:
             gpus_per_worker = int(any(node.has.get("GPU", 0) for node in nodes))
-        self.resources, self.gpus_per_worker = dict(resources or {}), gpus_per_worker
-        self.asked = asked | ({"GPU": float(gpus_per_worker)} if gpus_per_worker else {})
+        self.resources: dict[str, float] = dict(resources or {})
+        self.gpus_per_worker: float = gpus_per_worker
+        self.asked: dict[str, float] = asked | ({"GPU": float(gpus_per_worker)} if gpus_per_worker else {})
         self._num_workers = fitting(nodes, self.asked, num_workers)
 
     @property

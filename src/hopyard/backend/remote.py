@@ -23,7 +23,7 @@ from hopyard.checks import integer
 from hopyard.errors import StorageFullError, UnitTimeoutError, UsageError, WorkerError, WorkerLostError
 from hopyard.storage.oserrors import full_disk
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class Cluster(ABC):
@@ -62,7 +62,7 @@ class RemoteBackend(Backend):
 
     def __init__(self, threads_per_worker: int, unit_timeout: float | None) -> None:
         check_timeout(unit_timeout)
-        self.threads_per_worker = integer("threads_per_worker", threads_per_worker, 1)
+        self.threads_per_worker: int = integer("threads_per_worker", threads_per_worker, 1)
         self.unit_timeout = unit_timeout
         self._outlet = _OneByOne()
         self._lock = threading.Lock()

@@ -22,7 +22,7 @@ from hopyard.data.sources.csv_files import types_in
 from hopyard.storage import open_store
 from hopyard.wording import describe_seconds
 
-app = typer.Typer(help="Look at datasets, prepare them, measure them.", no_args_is_help=True)
+app: typer.Typer = typer.Typer(help="Look at datasets, prepare them, measure them.", no_args_is_help=True)
 app.add_typer(data_cache.app, name="cache")
 
 DataPath = Annotated[str, typer.Argument(help="A store, a prepared dataset, or Parquet files.")]

@@ -12,7 +12,7 @@ from hopyard.data import NodeCache, list_cache
 from hopyard.errors import NotFoundError
 from hopyard.wording import describe_bytes
 
-app = typer.Typer(help="Decoded data that this machine keeps.", no_args_is_help=True)
+app: typer.Typer = typer.Typer(help="Decoded data that this machine keeps.", no_args_is_help=True)
 
 CachePath = Annotated[
     str | None, typer.Option(help="The cache's directory; by default that which loaders use here.")

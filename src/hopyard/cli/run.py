@@ -27,7 +27,7 @@ from hopyard.wording import counted
 
 _DRIVEN = ("running", "paused", "waits for space")
 
-app = typer.Typer(help="Look at runs, steer them, and continue them.", no_args_is_help=True)
+app: typer.Typer = typer.Typer(help="Look at runs, steer them, and continue them.", no_args_is_help=True)
 
 
 @app.command("list")

@@ -45,7 +45,7 @@ AcceptPurges = Annotated[
 ]
 
 
-remotes = typer.Typer(
+remotes: typer.Typer = typer.Typer(
     name="remote",
     help="The remotes that are known here. A push or clone makes them known.",
     no_args_is_help=True,

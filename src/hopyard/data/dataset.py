@@ -82,14 +82,18 @@ class Dataset(Partitioned):
         self.store = store
         self.manifest = manifest
         self.prepared = prepared
-        self.recipe = Recipe.plain(manifest.schema) if recipe is None else recipe
+        self.recipe: Recipe = Recipe.plain(manifest.schema) if recipe is None else recipe
         self.cache = cache
-        self.skipped = tuple(skipped)
-        self.lazy_fingerprint = manifest.fingerprint if fingerprint is None else fingerprint
+        self.skipped: tuple[Skipped, ...] = tuple(skipped)
+        self.lazy_fingerprint: str | Fingerprint = (
+            manifest.fingerprint if fingerprint is None else fingerprint
+        )
         self._groups = tuple(range(manifest.num_row_groups)) if groups is None else tuple(groups)
-        self.selected = (None,) * len(self._groups) if selected is None else tuple(selected)
+        self.selected: tuple[Bitmap | None, ...] = (
+            (None,) * len(self._groups) if selected is None else tuple(selected)
+        )
         whole = manifest.group_rows()[list(self._groups)].tolist()
-        self.group_rows = tuple(
+        self.group_rows: tuple[int, ...] = tuple(
             rows if bitmap is None else count_selected(bitmap)
             for rows, bitmap in zip(whole, self.selected, strict=True)
         )

@@ -31,7 +31,7 @@ from hopyard.data.contract import RowSource, Stream
 from hopyard.data.order import WINDOW_BYTES, batch_bounds, num_batches, rows_per_rank
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.several import Gather, several_at_once
-from hopyard.data.reading.views import Batch
+from hopyard.data.reading.views import Batch, Wanted
 from hopyard.errors import UsageError
 from hopyard.objects.digests import derive_seed
 
@@ -121,16 +121,16 @@ class Loader:
         strings: Strings = "objects",
     ) -> None:
         self.dataset = dataset
-        self.batch_size = integer("batch_size", batch_size, 1)
-        self.world_size = integer("world_size", world_size, 1)
-        self.rank = integer("rank", rank, 0)
+        self.batch_size: int = integer("batch_size", batch_size, 1)
+        self.world_size: int = integer("world_size", world_size, 1)
+        self.rank: int = integer("rank", rank, 0)
         if self.rank >= self.world_size:
             raise UsageError(
                 f"rank={rank} of world_size={world_size}: ranks are 0 to {self.world_size - 1}. Give one of them."
             )
-        self.wanted = wanted_of(dataset.row_schema, columns)
-        self.remainder = choice("remainder", remainder, get_args(Remainder))
-        self.tail = choice("tail", tail, get_args(Tail))
+        self.wanted: Wanted = wanted_of(dataset.row_schema, columns)
+        self.remainder: Remainder = choice("remainder", remainder, get_args(Remainder))
+        self.tail: Tail = choice("tail", tail, get_args(Tail))
         self._convert = converter(output)
         self._views = checked_views(views, output, shuffle)
         self._shuffle = flag("shuffle", shuffle)

@@ -37,7 +37,7 @@ class Queue:
     """
 
     def __init__(self) -> None:
-        self.members = 0
+        self.members: int = 0
         self._key_of: dict[int, Key] = {}  # by position, not bit: hashing a wide integer costs its width
         self._levels: dict[Key, int] = {}
         self._keys: list[Key] = []

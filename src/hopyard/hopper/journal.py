@@ -156,8 +156,8 @@ class Journal:
         announce: Callable[[str], None] = print,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
-        self.driver = uuid.uuid4().hex[:12]
-        self.durable = 0
+        self.driver: str = uuid.uuid4().hex[:12]
+        self.durable: int = 0
         self.on_failure: Callable[[BaseException], None] = lambda error: None
         self._store, self._announce, self._merge_at = store, announce, merge_at
         self._closing = threading.Event()

@@ -75,7 +75,9 @@ class Scheduler:
         free: bool = False,
         hop_seconds: float = 0.0,
     ) -> None:
-        self.layout, self.train_order, self.validate_order = layout, train_order, validate_order
+        self.layout = layout
+        self.train_order: VisitOrder = train_order
+        self.validate_order: VisitOrder = validate_order
         self._longest, self._free, self._hop_seconds = order == "longest", free, hop_seconds
         self._packs: dict[int, Pack] = {}
         self._slots: list[Pack | None] = []
@@ -87,7 +89,7 @@ class Scheduler:
         self._held: dict[int, int] = {}
         self._taken: dict[int, int] = {}
         self._seconds, self._measured = 0.0, 0
-        self.paused = False
+        self.paused: bool = False
         self._all = (1 << layout.train) - 1
         self._lay_out_sites(homes)
 

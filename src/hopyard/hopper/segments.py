@@ -68,8 +68,8 @@ class Segments:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.last = 0
-        self.archived = 0
+        self.last: int = 0
+        self.archived: int = 0
         self.torn: tuple[int, int] | None = None
         self._is_from_archive = False
         """Whether the segment ``last`` was read from an archive: a torn one came behind it, and was cut off."""

@@ -114,7 +114,7 @@ class Clock:
     """A simulated clock: events to come, in order of their moments."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now: float = 0.0
         self._events: list[tuple[float, int, Any]] = []
         self._count = 0
 

@@ -190,15 +190,15 @@ class RunState:
     def __init__(self) -> None:
         self.header: Record = {}
         self.trials: dict[int, TrialState] = {}
-        self.units = 0
-        self.sessions = 0
+        self.units: int = 0
+        self.sessions: int = 0
         self.budgets: list[dict[str, Any]] = []
         """``num_models`` and ``num_epochs`` that the run has had, the latest last."""
-        self.controls = 0
+        self.controls: int = 0
         """Number of the last command of a user that was answered."""
-        self.paused = False
+        self.paused: bool = False
         """Whether a user has paused the driver."""
-        self.clock = 0.0
+        self.clock: float = 0.0
         self.finished: str | None = None
         self.best: int | None = None
         """Number of the trial with the best epoch so far; the lowest among equals."""

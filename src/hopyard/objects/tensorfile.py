@@ -119,13 +119,14 @@ class TensorFile:
 
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._name = store, name
-        self.bytes_read = 0
+        self.bytes_read: int = 0
         self._begin = b""  # of a file that is not mapped: small ones are read in one request
         path = store.path(name)
         self._mapped = None if path is None else _map(store, name, path)
         size = store.size(name) if self._mapped is None else self._mapped.size
         try:
-            start, metadata, self.slots = read_header(self._head, size or 0)
+            start, metadata, slots = read_header(self._head, size or 0)
+            self.slots: dict[str, Slot] = slots
             self.manifest: Any = json.loads(metadata[_MANIFEST])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self.corrupt(f"its header cannot be read ({error})") from None

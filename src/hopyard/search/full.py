@@ -43,7 +43,7 @@ class FullLength(Searcher):
             max_concurrent = min(MOST_AT_ONCE, -(-num_models // 4)) if proposer.learns else None
         else:
             integer("max_concurrent_trials", max_concurrent, 1)
-        self.independent = not proposer.learns
+        self.independent: bool = not proposer.learns
         self._proposer = proposer
         self._num_models = num_models
         self._visits = integer("visits", visits, 1)

@@ -31,10 +31,10 @@ class Bracket(ABC):
     max_concurrent: int | None = None
 
     def __post_init__(self) -> None:
-        self.left = integer("num_models", self.num_models, 1)
+        self.left: int = integer("num_models", self.num_models, 1)
         self.rungs = checked_rungs(self.rungs)
         self.training: dict[int, int] = {}  # trial -> the rung that it trains for
-        self.expected = [0] * len(self.rungs)  # how many train for each rung
+        self.expected: list[int] = [0] * len(self.rungs)  # how many train for each rung
 
     def train(self, trial: int, rung: int) -> Train:
         """Let ``trial`` train to ``rung``."""

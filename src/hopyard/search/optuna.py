@@ -26,12 +26,11 @@ from hopyard.search.proposers import DifferentPoints
 from hopyard.search.spaces import Choice, Continuous, Quantized
 from hopyard.search.stopping import EpochByEpoch
 
-try:
-    import optuna
-except ImportError as error:
-    raise missing_extra("optuna", "search", "HyperOpt, or a sampler or pruner of Optuna,") from error
+if find_spec("optuna") is None:
+    raise missing_extra("optuna", "search", "HyperOpt, or a sampler or pruner of Optuna,")
 
 import numpy as np
+import optuna
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, CmaEsSampler, GridSampler, RandomSampler, TPESampler
 from optuna.study import StudyDirection

@@ -72,7 +72,7 @@ class DifferentPoints(Proposer):
     """
 
     def __init__(self, space: Mapping[str, Any], initial_params: Sequence[Mapping[str, Any]] = ()) -> None:
-        self.space = checked_space(space)
+        self.space: dict[str, Any] = checked_space(space)
         self._initial = checked_points(self.space, initial_params)
         self._seen = {key_of(point) for point in self._initial}
         self._most = _num_points_or_none(self.space)

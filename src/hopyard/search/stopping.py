@@ -20,8 +20,8 @@ class EpochByEpoch(Searcher):
     """
 
     def __init__(self, searcher: Searcher, epoch: int) -> None:
-        self.independent = searcher.independent
-        self.epoch = integer("epoch", epoch, 1)
+        self.independent: bool = searcher.independent
+        self.epoch: int = integer("epoch", epoch, 1)
         self._searcher = searcher
         self._visits: dict[int, int] = {}
         self._value: dict[int, float] = {}

@@ -384,8 +384,8 @@ class Chaotic(Searcher):
     def __init__(self, seed: int, num_models: int = 12, longest: int = 12) -> None:
         self.longest = longest
         self.told: list[Call] = []
-        self.digest = hashlib.blake2b(str(seed).encode())
-        self.num_models = num_models
+        self.digest: hashlib.blake2b = hashlib.blake2b(str(seed).encode())
+        self.num_models: int = num_models
         self.visits: dict[int, int] = {}
         self.training: set[int] = set()
         self.waiting: set[int] = set()

@@ -27,7 +27,7 @@ class InVirtualTime(Searcher):
     """
 
     def __init__(self, searcher: Searcher) -> None:
-        self.independent = searcher.independent
+        self.independent: bool = searcher.independent
         self._searcher = searcher
         self._now = 0
         self._visits: dict[int, int] = {}  # made in all, as far as the searcher was told

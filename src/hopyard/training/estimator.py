@@ -283,7 +283,7 @@ class Estimator(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
-            cls.__init__ = _named_as_called(cls.__init__)  # type: ignore[method-assign]
+            setattr(cls, "__init__", _named_as_called(cls.__init__))  # noqa: B010 - no method of its own
 
     @abstractmethod
     def replica(self, context: Context) -> Replica:

@@ -151,7 +151,7 @@ class ObjectMetric(Metric):
     def __init__(self, template: Any) -> None:
         self._template = template
         self._live: Any = None
-        self.mode = getattr(template, "mode", None)
+        self.mode: str | None = getattr(template, "mode", None)
 
     @property
     def state(self) -> State:

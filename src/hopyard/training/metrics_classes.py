@@ -32,7 +32,7 @@ class Counts(SumMetric):
         logits: whether outputs to yes/no questions are logits; None: nobody said.
     """
 
-    mode = "max"
+    mode: str | None = "max"
 
     def __init__(self, logits: bool | None = None) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class TopKAccuracy(SumMetric):
     Rows whose label is below 0 are not counted.
     """
 
-    mode = "max"
+    mode: str | None = "max"
 
     def __init__(self, k: int) -> None:
         super().__init__()

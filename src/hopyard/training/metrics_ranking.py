@@ -20,7 +20,7 @@ class AUC(Metric):
     State: ``scores`` (n, C) in the outputs' dtype, ``labels`` (n,) or (n, C), ``weights`` (n,).
     """
 
-    mode = "max"
+    mode: str | None = "max"
 
     def __init__(self) -> None:
         self._parts: list[State] = []

@@ -10,14 +10,14 @@ from abc import abstractmethod
 
 import numpy as np
 
-from hopyard.training.metric import Array, Metric, SumMetric, divide, row_weights
+from hopyard.training.metric import Array, Metric, State, SumMetric, divide, row_weights
 from hopyard.training.metrics_classes import answers_as
 
 
 class _ErrorMean(SumMetric):
     """The weighted mean of an error per element."""
 
-    mode = "min"
+    mode: str | None = "min"
 
     @abstractmethod
     def error(self, outputs: Array, labels: Array) -> Array:
@@ -72,7 +72,7 @@ class R2(Metric):
     does not cancel for labels far from 0.
     """
 
-    mode = "max"
+    mode: str | None = "max"
 
     def update(self, outputs: Array, labels: Array, weights: Array | None = None) -> None:
         outputs, labels = _columns(outputs, labels)
@@ -96,7 +96,7 @@ class R2(Metric):
             spread = self.state["spread"] + spread + apart**2 * (own * weight / total)
             mean = own_mean + apart * (weight / total)
             weight, residual = total, self.state["residual"] + residual
-        self.state = {
+        self.state: State = {
             "weight": np.asarray(weight, np.float64),
             "mean": mean,
             "spread": spread,

@@ -28,7 +28,7 @@ from hopyard.training.request import UnitRequest, UnitResult
 from hopyard.training.resident import Resident, Residents, copied, lost
 from hopyard.training.session import Session
 
-residents = Residents()
+residents: Residents = Residents()
 
 
 def run_unit(request: UnitRequest) -> UnitResult:

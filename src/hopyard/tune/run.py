@@ -43,7 +43,8 @@ class Run:
 
     def _take(self, records: list[Record], held: dict[str, Any] | None) -> None:
         check_header(records, f"run {self.run_id} in {self._store.url}")
-        self._known, self.holder = len(records), held
+        self._known = len(records)
+        self.holder: dict[str, Any] | None = held
         self.state: RunState = read_state(records)
         self.settings: dict[str, Any] = self.state.header["settings"]
 

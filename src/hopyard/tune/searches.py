@@ -138,7 +138,8 @@ class HyperOpt(_Sampled):
         parallelism: int | None = None,
         **common: Unpack[Common],
     ) -> None:
-        self.sampler, self.parallelism = sampler, None
+        self.sampler: Any = sampler
+        self.parallelism: int | None = None
         if parallelism is not None:
             given = common.get("max_concurrent_trials")
             if given not in (None, parallelism):
@@ -194,8 +195,11 @@ class ASHA(_Sampled):
     ) -> None:
         choice("brackets", brackets, MODES)
         flag("stop_once", stop_once)
-        self.divisor, self.max_rungs, self.brackets = divisor, max_rungs, brackets
-        self.stop_once, self.sampler = stop_once, sampler
+        self.divisor = divisor
+        self.max_rungs = max_rungs
+        self.brackets = brackets
+        self.stop_once = stop_once
+        self.sampler: Any = sampler
         super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)
 
     def _partitions_wanted(self) -> int:
@@ -250,7 +254,8 @@ class Hyperband(_Sampled):
         sampler: Any = None,
         **common: Unpack[Common],
     ) -> None:
-        self.divisor, self.sampler = divisor, sampler
+        self.divisor = divisor
+        self.sampler: Any = sampler
         super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)  # type: ignore[arg-type]
 
     def _partitions_wanted(self) -> int:
@@ -298,8 +303,10 @@ class PBT(_Drawn):
         perturb_factor: float = 0.2,
         **common: Unpack[Common],
     ) -> None:
-        self.epochs_per_round, self.truncate_fraction = epochs_per_round, truncate_fraction
-        self.resample_probability, self.perturb_factor = resample_probability, perturb_factor
+        self.epochs_per_round = epochs_per_round
+        self.truncate_fraction = truncate_fraction
+        self.resample_probability = resample_probability
+        self.perturb_factor = perturb_factor
         super().__init__(backend, store, estimator_gen_fn, search_space, num_models, num_epochs, **common)
 
     def _make_searcher(self, budget: Budget) -> Searcher:

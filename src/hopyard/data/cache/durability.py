@@ -85,5 +85,5 @@ def _sync(path: str) -> bool:
     return True
 
 
-durability = Durability()
+durability: Durability = Durability()
 os.register_at_fork(after_in_child=durability.__init__)  # type: ignore[misc]

@@ -79,8 +79,8 @@ class NodeCache:
     def __init__(self, path: str | os.PathLike[str] | None = None, limit: int | None = None) -> None:
         self._given = path, limit
         self._folder = cache_directory(path)
-        self.path = Path(self._folder)
-        self.limit = _as_bytes(limit)
+        self.path: Path = Path(self._folder)
+        self.limit: int = _as_bytes(limit)
         self._prepared = False
 
     def __repr__(self) -> str:

@@ -71,7 +71,7 @@ class Mix(BaseDataset):
     def __init__(
         self, datasets: Sequence[BaseDataset], weights: Sequence[float] | None = None, *, stop: Stop = "first"
     ) -> None:
-        self.datasets = _checked_datasets(datasets)
+        self.datasets: list[BaseDataset] = _checked_datasets(datasets)
         if stop not in get_args(Stop):
             raise UsageError(
                 f"stop={stop!r}, but it must be 'first' or 'last'{nearest(str(stop), get_args(Stop), '.')}"
@@ -79,9 +79,9 @@ class Mix(BaseDataset):
         sizes = [len(dataset) for dataset in self.datasets]
         self._weights = fractions_of(sizes if weights is None else _checked_weights(weights, len(sizes)))
         self._stop = stop
-        self.shares = Shares(self._weights)
+        self.shares: Shares = Shares(self._weights)
         self._rows = self.shares.until_first(sizes) if stop == "first" else self.shares.until_last(sizes)
-        self.counts = self.shares.counts(self._rows)
+        self.counts: list[int] = self.shares.counts(self._rows)
         if not 0 < self._rows < _MOST_ROWS:
             raise UsageError(
                 f"An epoch of this mixture would have {self._rows} rows: the weights {weights} differ too much for "

@@ -14,7 +14,13 @@ import numpy as np
 
 from hopyard.checks import integer
 from hopyard.data.base import BaseDataset
-from hopyard.data.combining.stretches import check_series, check_stackable, check_time, find_stretches
+from hopyard.data.combining.stretches import (
+    Stretches,
+    check_series,
+    check_stackable,
+    check_time,
+    find_stretches,
+)
 from hopyard.data.combining.window_columns import Parts, Step, WindowColumns
 from hopyard.data.order import Reach, Rows, epoch_windows
 from hopyard.data.reading.buffers import Buffers
@@ -88,7 +94,7 @@ class Windows(BaseDataset):
         self._check_base()
         self._span = int(self._offsets[-1]) + 1
         wanted = {name: name for name in ([] if time is None else [time]) + list(self._series)}
-        self.stretches = find_stretches(
+        self.stretches: Stretches = find_stretches(
             lambda first, last: base.take(np.arange(first, last), wanted),
             base.group_rows, self._span, self._step, time, self._max_gap, self._series,
         )  # fmt: skip

@@ -27,7 +27,7 @@ from hopyard.data.preparing.files import Writing, Written, heard
 from hopyard.data.preparing.packing import FIXED, Packing
 from hopyard.data.preparing.survey import Survey
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _ROWS_FOR_TYPES = 64
 _LEASE_SECONDS = 3.0

@@ -32,10 +32,10 @@ class SparkFrame(Frame):
     engine = "Spark"
 
     def __init__(self, data: Any) -> None:
-        self.data = data.to_spark() if type(data).__module__.startswith("pyspark.pandas") else data
+        self.data: Any = data.to_spark() if type(data).__module__.startswith("pyspark.pandas") else data
         fields = self.data.schema.fields
         _check_names([field.name for field in fields], self.data.sparkSession)
-        self.vectors = frozenset(field.name for field in fields if _is_vector(field.dataType))
+        self.vectors: frozenset[str] = frozenset(field.name for field in fields if _is_vector(field.dataType))
 
     def types(self) -> Types:
         return {field.name: _arrow_type(field.dataType) for field in self.data.schema.fields}

@@ -96,7 +96,7 @@ class Steps:
         self.sampler = sampler
         self.batch_size = batch_size
         self.drop_last = drop_last
-        self.reading = Reading()
+        self.reading: Reading = Reading()
 
     def __len__(self) -> int:
         return len(self.reading.loader)
@@ -185,7 +185,8 @@ class TorchLoader(DataLoader[Any]):
         **options: Any,
     ) -> None:
         given = sampler if batch_sampler is None else batch_sampler.sampler
-        self.loader = loader = _as_told(dataset.reading.loader, given)
+        loader = _as_told(dataset.reading.loader, given)
+        self.loader: Loader = loader
         self.device = device
         self._used: int | None = None  # batches, where this loader itself reads ahead
         drop_last = loader.tail == "drop"

@@ -156,8 +156,8 @@ class PetastormSource(Source):
     ) -> None:
         self._files = list(files)
         self._images = images
-        self.fields = dict(fields)
-        self.columns = list(fields)
+        self.fields: dict[str, Field] = dict(fields)
+        self.columns: list[str] = list(fields)
         self.rows = sum(self._checked(file).num_rows for file in self._files)
         if not self.rows:
             raise empty_data()

@@ -98,7 +98,7 @@ class FrameSource(Source):
     def __init__(self, frame: Frame, names: Sequence[str] | None = None, types: Types | None = None) -> None:
         self.frame = frame
         self._types = frame.types() if types is None else types
-        self.columns = list(flat_paths(self._types)) if names is None else list(names)
+        self.columns: list[str] = list(flat_paths(self._types)) if names is None else list(names)
 
     def select(self, names: Sequence[str]) -> FrameSource:
         return FrameSource(self.frame, list(pick(dict.fromkeys(self.columns), names)), self._types)

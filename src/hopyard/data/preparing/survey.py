@@ -107,9 +107,9 @@ class Survey:
     """
 
     def __init__(self, share: float | None = None) -> None:
-        self.content = Content()
-        self.split = SplitCounts(share)
-        self.order_sum = 0
+        self.content: Content = Content()
+        self.split: SplitCounts = SplitCounts(share)
+        self.order_sum: int = 0
         self.error: HopyardError | None = None
 
     def place(self, order: npt.NDArray[np.int64], numbers: npt.NDArray[np.int32]) -> None:

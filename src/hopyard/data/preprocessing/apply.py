@@ -60,7 +60,8 @@ class Apply(Step):
             raise UsageError(
                 f"Apply was given output={output!r}, but it must be the name of a column, or None."
             )
-        self.transformer, self.output = transformer, output
+        self.transformer = transformer
+        self.output = output
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -53,8 +53,9 @@ class Category(Step):
             )
         if values is not None and len(set(values)) < len(values):
             raise UsageError(f"Category was given values={values!r}. Name each category once.")
-        self.most, self.unknown = most, unknown
-        self.values = None if values is None else tuple(values)
+        self.most: int | None = most
+        self.unknown: Literal["index", "error"] = unknown
+        self.values: tuple[Any, ...] | None = None if values is None else tuple(values)
 
     def options(self) -> dict[str, Any]:
         given: dict[str, Any] = {"most": self.most, "values": self.values and list(self.values)}

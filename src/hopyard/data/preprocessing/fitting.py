@@ -408,7 +408,8 @@ class Preprocessed(Partitioned):
     """``base`` after ``fitted``, with the columns ``names``: the same rows in the same order."""
 
     def __init__(self, base: Partitioned, fitted: FittedSteps, names: tuple[str, ...]) -> None:
-        self.base, self.fitted = base, fitted
+        self.base = base
+        self.fitted = fitted
         self._names = names
         self._schema = schema_of(base.schema, fitted, names)
 

@@ -44,9 +44,9 @@ class Impute(Step):
             raise UsageError(f"Impute was given by={by!r} and value={value!r}. Give one of them.")
         if value is not None and not isinstance(value, str | bytes | bool | int | float | np.generic):
             raise UsageError(f"Impute was given value={value!r}, but a constant is one number, text or bool.")
-        self.value = value.item() if isinstance(value, np.generic) else value
+        self.value: Any = value.item() if isinstance(value, np.generic) else value
         self.by = None if value is not None else by or "mean"
-        self.indicator = flag("indicator", indicator)
+        self.indicator: bool = flag("indicator", indicator)
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -87,11 +87,11 @@ class Reader:
         self._places = [places[group] for group in groups]
         self._whole_rows = [manifest.files[file].group_rows[within] for file, within in self._places]
         self._selected = selected
-        self.group_rows = [
+        self.group_rows: list[int] = [
             rows if bitmap is None else count_selected(bitmap)
             for rows, bitmap in zip(self._whole_rows, selected, strict=True)
         ]
-        self.first_rows = first_rows_of(self.group_rows)
+        self.first_rows: Rows = first_rows_of(self.group_rows)
         numbers = sorted({file for file, _ in self._places})
         names = [manifest.files[number].name for number in numbers]
         opened = of_each(store, names, numbers, lambda number: self._open(store, number, prepared))

@@ -51,7 +51,7 @@ class Region:
         for file in files:
             self.starts.append(total)
             total += -(-file.size // alignment) * alignment
-        self.is_mapped = len(files) <= _MANY_FILES or sum(file.size for file in files) > _SMALL
+        self.is_mapped: bool = len(files) <= _MANY_FILES or sum(file.size for file in files) > _SMALL
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         access = mmap.PROT_READ if self.is_mapped else mmap.PROT_READ | mmap.PROT_WRITE
         reserved = np.frombuffer(mmap.mmap(-1, total + HUGE_PAGE, flags=flags, prot=access), np.uint8)

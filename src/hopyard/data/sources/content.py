@@ -87,7 +87,7 @@ class Content:
     """
 
     def __init__(self) -> None:
-        self.rows = 0
+        self.rows: int = 0
         self.found: dict[str, Found] = {}
         self._sums = [0, 0]
 

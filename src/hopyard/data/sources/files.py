@@ -102,8 +102,10 @@ class ParquetSource(Source):
                 lambda number, group, own: read_group(self._files[number], group, own),
             )  # fmt: skip
         self._constants = {name: values for name, values in constants.items() if name not in names[0]}
-        self.rows = sum(file.footer.num_rows for file in files)
-        self.columns = list(columns) if columns is not None else check_names([*names[0], *self._constants])
+        self.rows: int = sum(file.footer.num_rows for file in files)
+        self.columns: list[str] = (
+            list(columns) if columns is not None else check_names([*names[0], *self._constants])
+        )
 
     def bytes_columns(self) -> list[str]:
         """Names of the columns of bytes, as the first file has them."""

@@ -27,7 +27,7 @@ class MemorySource(Source):
     def __init__(self, raw: Mapping[str, Any], convert: Convert) -> None:
         self._raw = raw
         self._convert = convert
-        self.columns = check_names(raw)
+        self.columns: list[str] = check_names(raw)
 
     @cached_property
     def _data(self) -> Batch:

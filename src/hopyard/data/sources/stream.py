@@ -66,8 +66,8 @@ class StreamSource(Source):
     def __init__(self, stream: Stream, convert: Convert, columns: Sequence[str] | None = None) -> None:
         self._stream = stream
         self._convert = convert
-        self.one_shot = stream.one_shot
-        self.columns = check_names(columns or next(stream.peek(), {}))
+        self.one_shot: bool = stream.one_shot
+        self.columns: list[str] = check_names(columns or next(stream.peek(), {}))
         if not self.columns:
             raise empty_data()
 

@@ -78,7 +78,9 @@ class Difference:
     def __init__(
         self, objects: Objects | PackfileWriter, path: str, before: Record | None, after: Record | None
     ) -> None:
-        self.path, self.before, self.after = path, before, after
+        self.path = path
+        self.before = before
+        self.after = after
         self.how: How = "added" if before is None else "removed" if after is None else "changed"
         self._objects = objects
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from functools import cached_property
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -80,7 +80,9 @@ class Column(Mapping[Any, Any]):
     """
 
     def __init__(self, objects: Readable, name: str, record: ColumnRecord) -> None:
-        self._objects, self.name, self.record = objects, name, record
+        self._objects = objects
+        self.name = name
+        self.record = record
         self._pages = SortedMap(objects, record.pages)
         self._last: tuple[str, Fragment] | None = None
         self._table: Table | None = None
@@ -101,8 +103,12 @@ class Column(Mapping[Any, Any]):
         """The first thousand keys, which IPython and notebooks offer within brackets."""
         return list(islice(self, 1000))
 
-    __eq__ = object.__eq__  # not that of mappings, which would read all of both
-    __hash__ = object.__hash__
+    def __eq__(self, other: object) -> bool:
+        # Not that of mappings, which would read all of both.
+        return object.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     # What it is
 
@@ -387,7 +393,11 @@ class Column(Mapping[Any, Any]):
             "StockRoom(path, enable_write=True); what was read before stays as it is."
         )
 
-    __setitem__ = __delitem__ = append = extend = update = _refuse
+    __setitem__: ClassVar[Callable[..., NoReturn]] = _refuse
+    __delitem__: ClassVar[Callable[..., NoReturn]] = _refuse
+    append: ClassVar[Callable[..., NoReturn]] = _refuse
+    extend: ClassVar[Callable[..., NoReturn]] = _refuse
+    update: ClassVar[Callable[..., NoReturn]] = _refuse
 
     # In order
 

@@ -78,8 +78,9 @@ class ColumnDraft(MutableMapping[Any, Any]):
         changed: Changed | None = None, guard: Guard | None = None,
         in_order: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
-        self.guard = guard or Guard()
-        self._writer, self.name, self._changed, self._in_order = writer, name, changed, in_order
+        self.guard: Guard = guard or Guard()
+        self.name = name
+        self._writer, self._changed, self._in_order = writer, changed, in_order
         self._record = record
         self._column = Column(objects, name, record or _NOTHING)
         self._pending: dict[bytes, _Held | None] = {}
@@ -104,8 +105,12 @@ class ColumnDraft(MutableMapping[Any, Any]):
         """The first thousand keys, which IPython and notebooks offer within brackets."""
         return list(islice(self, 1000))
 
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    def __eq__(self, other: object) -> bool:
+        # Not that of mappings, which would read all of both.
+        return object.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     # Reading
 

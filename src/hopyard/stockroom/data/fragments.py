@@ -218,9 +218,11 @@ class Fragment:
         (length,) = struct.unpack("<Q", data[8:16].tobytes())
         if data[:8].tobytes() != _MAGIC or length > len(data):
             raise ValueError("it does not begin as fragments do")
-        self.described = header = parsing.json_of(data[16 : 16 + length].tobytes())
+        header = parsing.json_of(data[16 : 16 + length].tobytes())
+        self.described: Any = header
         self._data, self._end = data, 16 + length
-        self.count = count = parsing.whole(header["count"], 1, _MOST)
+        count = parsing.whole(header["count"], 1, _MOST)
+        self.count: int = count
         self.purged: dict[int, list[str]] = {
             parsing.whole(at, 0, count - 1): [parsing.text(one) for one in what]
             for at, *what in header.get("purged", ())
@@ -244,7 +246,7 @@ class Fragment:
             raise ValueError(f"it has {len(data)} bytes instead of {self._end}")
         if varies:
             _check_sizes(offsets, shapes if fixed else None, fixed, size)
-        self.rows = (
+        self.rows: Rows = (
             Rows(values, offsets, shapes if fixed else None) if varies else Rows(values.reshape(count, width))
         )
 

@@ -87,7 +87,8 @@ class Fragments:
 
     def __init__(self, objects: Readable, entries: Sequence[Entry], record: ColumnRecord) -> None:
         self._objects = objects
-        self.entries, self._record = entries, record
+        self.entries = entries
+        self._record = record
         self.starts: Positions = np.append(0, np.cumsum([entry.count for entry in entries], dtype=np.int64))
         self._firsts = keys_of([entry.first for entry in entries])
         self._lasts = keys_of([entry.last for entry in entries])

@@ -60,7 +60,8 @@ class Settings:
     """
 
     def __init__(self, name: str, record: ColumnRecord | None) -> None:
-        self.name, self.record = name, record
+        self.name = name
+        self.record = record
 
     def error(self, key: Any, text: str) -> DataError:
         """For a sample that cannot be taken."""

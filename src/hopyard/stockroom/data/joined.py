@@ -63,7 +63,7 @@ class Samples(Partitioned):
                 f"missing={missing!r}, but it must be 'error' or 'drop'{nearest(str(missing), ('error', 'drop'), '.')}"
             )
         self.columns: Mapping[str, Column] = named(columns)
-        self.where = where or f"the samples of {', '.join(map(repr, self.columns))}"
+        self.where: str = where or f"the samples of {', '.join(map(repr, self.columns))}"
         codes = None if keys is None else keys_of(encode_many(list(keys)))
         self._positions, self._count = joined(self.columns, codes, missing)
 

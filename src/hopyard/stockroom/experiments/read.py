@@ -40,7 +40,8 @@ class RunView:
 
     def __init__(self, objects: Readable, id: str, record: RunRecord) -> None:
         self._objects, self._record = objects, record
-        self.id, self.status = id, record.status
+        self.id = id
+        self.status: str = record.status
 
     def __repr__(self) -> str:
         return one_line(f"<run {self.id}: {self.status}>")

@@ -68,7 +68,7 @@ class Run:
         self._status = "new"
         self._error: dict[str, str] | None = None
         self._began = self._next = 0.0
-        self.id = "" if id is None else check_name(id, "A run")
+        self.id: str = "" if id is None else check_name(id, "A run")
 
     def __repr__(self) -> str:
         return f"<run {self.id or 'without an id yet'}: {self._status}>"

@@ -50,7 +50,7 @@ class Draft:
         self, objects: Objects, root: str | None, told: Told | None = None,
         in_order: Callable[[], AbstractContextManager[None]] = nullcontext, guard: Guard | None = None,
     ) -> None:  # fmt: skip
-        self.guard = guard or Guard()
+        self.guard: Guard = guard or Guard()
         self.writer: PackfileWriter = objects.writing(before=self._begin, lock=self.guard)
         self.base = root
         self._objects, self._told, self._in_order = objects, told, in_order

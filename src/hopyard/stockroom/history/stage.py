@@ -110,7 +110,7 @@ class Stage:
     def _stand_upon(self, base: str | None) -> None:
         self.base = base
         self._name = base or _NONE
-        self.prefix = f"stage/{self.worktree}/{self._name}"
+        self.prefix: str = f"stage/{self.worktree}/{self._name}"
         self._is_listed = False  # since this process looks: from then on what the lock's file says is right
 
     def upon(self, base: str | None) -> Stage:
@@ -308,7 +308,8 @@ class Log:
     """A stage as the holder of its working tree's lock sees it; see :meth:`Stage.held`."""
 
     def __init__(self, stage: Stage) -> None:
-        self.stage, self._store = stage, stage._store
+        self.stage = stage
+        self._store = stage._store
         self._path = stage._noted_in
 
     def upon(self, base: str | None) -> Log:

@@ -149,9 +149,9 @@ class Importer(ABC):
     """Called while a file is downloaded: its name, bytes that are here, all bytes or None if that is not known."""
 
     def __init__(self, source: str | os.PathLike[str] | None = None, **options: Any) -> None:
-        self.settings = self._checked(options)
+        self.settings: dict[str, Any] = self._checked(options)
         self._scratch: Path | None = None
-        self.source = None if source is None else Path(source).expanduser().absolute()
+        self.source: Path | None = None if source is None else Path(source).expanduser().absolute()
         if self.source is None and self.needs_source:
             raise UsageError(
                 f"{type(self).__name__} needs a source: there is nothing that it could download. "

@@ -166,7 +166,7 @@ class Cifar100(Cifar10):
     """
 
     folder = "cifar-100-python"
-    remote = Remote(
+    remote: ClassVar[Remote] = Remote(
         "cifar-100-python.tar.gz",
         ("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",),
         "eb9058c3a382ffc7106e4002c42a8d85",

@@ -147,13 +147,13 @@ class FashionMnist(Mnist):
     """
 
     folder = "FashionMNIST"
-    urls = ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",)
-    md5s = (
+    urls: ClassVar[tuple[str, ...]] = ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",)
+    md5s: ClassVar[tuple[str, ...]] = (
         "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
         "25c81989df183df01b3e8a0aad5dffbe",
         "bef4ecab320f06d8554ea6380940ec79",
         "bb300cfdad3c16e7a12a480ee83cd310",
     )
-    classes = (
+    classes: ClassVar[tuple[str, ...]] = (
         "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
     )  # fmt: skip

@@ -66,11 +66,11 @@ class Content:
         try:
             check_format(value["format"], _KIND, where=f"the model {name!r}")
             self.skeleton: Any = value["skeleton"]
-            self.ordered = {tuple(keys): metadata for keys, metadata in value["ordered"]}
+            self.ordered: dict[Keys, Any] = {tuple(keys): metadata for keys, metadata in value["ordered"]}
             count = len(value["tensors"])
             ties = [[parsing.whole(number, 0, count - 1) for number in tied] for tied in value["tied"]]
             first = {number: tied[0] for tied in ties for number in tied}
-            self.entries = [
+            self.entries: list[Entry] = [
                 Entry(
                     parsing.text(path), parsing.dtype(dtype), parsing.shape(shape), parsing.digest(digest),
                     parsing.text(kind), number, first.get(number, number),

@@ -64,7 +64,7 @@ class Index:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self.losses = 0
+        self.losses: int = 0
         self._open: sqlite3.Connection | None = None
         self._pid = 0
         self._file: tuple[int, int] | None = None  # device and inode of the file that is open

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never
 
 from hopyard.errors import UsageError
 
@@ -30,8 +30,9 @@ class FrozenDict(dict[Any, Any]):
     def _refuse(self, *_: Any, **__: Any) -> Never:
         raise UsageError(self._advice)
 
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
+    if not TYPE_CHECKING:
+        __setitem__ = __delitem__ = __ior__ = _refuse
+        clear = pop = popitem = setdefault = update = _refuse
 
 
 class FrozenList(list[Any]):
@@ -56,8 +57,9 @@ class FrozenList(list[Any]):
     def _refuse(self, *_: Any, **__: Any) -> Never:
         raise UsageError(self._advice)
 
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
-    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+    if not TYPE_CHECKING:
+        __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+        append = clear = extend = insert = pop = remove = reverse = sort = _refuse
 
 
 def frozen(value: Any, advice: str) -> Any:

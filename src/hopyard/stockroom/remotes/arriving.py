@@ -40,7 +40,7 @@ class Arriving:
         self._local, self._remote, self._writer = local, remote, writer
         self._added: set[str] = set()
         self._sizes: dict[str, int] | None = None
-        self.nbytes = 0
+        self.nbytes: int = 0
 
     def copy_new_packfiles(self) -> None:
         """Bring all packfiles of metadata at once that the remote has got since they were last looked at."""

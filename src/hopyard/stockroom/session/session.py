@@ -25,7 +25,7 @@ from hopyard.stockroom.history.operations import Operation
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.references import Tip
 from hopyard.stockroom.history.revisions import resolve
-from hopyard.stockroom.history.stage import Entry, Log, Position
+from hopyard.stockroom.history.stage import Entry, Log, Position, Stage
 from hopyard.stockroom.packfiles import Objects
 from hopyard.stockroom.records import Shelf
 from hopyard.stockroom.records.quoting import check_text
@@ -34,7 +34,7 @@ from hopyard.stockroom.remotes import (
 )
 from hopyard.stockroom.session.opening import Fetching, open_place
 from hopyard.stockroom.session.status import unmerged_advice
-from hopyard.stockroom.session.tree import Standing, State, root_of
+from hopyard.stockroom.session.tree import Standing, State, WorkingTree, root_of
 from hopyard.stockroom.views.guard import Guard
 from hopyard.stockroom.views.view import Others, Snapshot, View
 from hopyard.storage.names import path_given
@@ -45,6 +45,12 @@ _NAMED = 4  # things that a commit's message names, if none is given
 
 class StockSession:
     """The state of one ``StockRoom`` that is open: where it stands, what is written, and which blocks are open."""
+
+    local: Repository
+    objects: Objects
+    tree: WorkingTree
+    standing: Standing
+    stage: Stage
 
     def __init__(
         self, path: str | os.PathLike[str] | None = None, enable_write: bool = False, fetch: Fetching = "auto"
@@ -63,10 +69,10 @@ class StockSession:
         self._seen: State | None = None  # of the working tree, before it was last looked at
         self._is_whole = False  # the draft has just what is staged up to `_last`, besides its own
         self._log: Log  # while something is written outside of blocks
-        self.is_closed = False
+        self.is_closed: bool = False
         self.writes = enable_write
         self.place: git.Place = git.find(None if path is None else path_given(path))
-        self.guard = Guard(str(self.place.root))
+        self.guard: Guard = Guard(str(self.place.root))
         self.local, self.objects, self.tree = open_place(self.place, fetch)
         with contextlib.suppress(NotWritableError):
             git.settle(self.place)

@@ -73,7 +73,9 @@ class WorkingTree:
     """
 
     def __init__(self, place: Place, local: Repository, bring: Callable[[str, str | None], bool]) -> None:
-        self.place, self._local, self.bring = place, local, bring
+        self.place = place
+        self.bring = bring
+        self._local = local
         self._pending = f"stage/{place.worktree}.moving"
         self._any_stage = Stage(local.store, place.worktree, None)
 
@@ -400,7 +402,7 @@ class Moving:
     """A move that is under way."""
 
     def __init__(self, tree: WorkingTree, was: Standing, branch: str | None) -> None:
-        self.locks = ExitStack()
+        self.locks: ExitStack = ExitStack()
         self.left = was.commit  # where the working tree is when it moves
         self._tree, self._was, self._branch = tree, was, branch
         self._log: Log | None = None

@@ -70,8 +70,12 @@ class NamedThings(MutableMapping[str, Any]):
         """The names on the shelf, which IPython and notebooks offer within brackets."""
         return list(self)
 
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    def __eq__(self, other: object) -> bool:
+        # Not that of mappings, which would read all of both.
+        return object.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     @abstractmethod
     def __getitem__(self, name: str) -> Any: ...

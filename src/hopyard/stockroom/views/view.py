@@ -93,7 +93,9 @@ class Snapshot:
     """
 
     def __init__(self, objects: Objects | PackfileWriter, root: str | None, revision: str) -> None:
-        self.objects, self.root, self.revision = objects, root, revision
+        self.objects = objects
+        self.root = root
+        self.revision = revision
         self._map = SortedMap(objects, root)
 
     def __reduce__(self) -> tuple[type[Snapshot], tuple[Objects | PackfileWriter, str | None, str]]:

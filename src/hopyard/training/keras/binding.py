@@ -40,7 +40,7 @@ class Binding:
         weight_column: str | None,
         class_weight: ClassWeight | None,
     ) -> None:
-        self.features = list(feature_columns)
+        self.features: list[str] = list(feature_columns)
         self._weight = weight_column
         self._class_table = None if class_weight is None else class_table(class_weight)
         free = [name for name in feature_columns if name != weight_column]

@@ -39,12 +39,12 @@ class Compiled:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         self.weights: list[Any] = list(model.weights)
         self.optimizer: list[Any] = [] if model.optimizer is None else list(model.optimizer.variables)
         kept = {id(variable) for variable in self.weights}
         self._seeds = [variable for variable in model.variables if id(variable) not in kept]
-        self.nbytes = sum(value.nbytes for value in values_of(self.variables))
+        self.nbytes: int = sum(value.nbytes for value in values_of(self.variables))
         self._averages = _averages(model.optimizer)
         self._steps = steps_of(model)
         self._own = own_attributes(model)

@@ -90,11 +90,11 @@ class KerasEstimator(Estimator):
         self.optimizer = optimizer
         self.loss = loss
         self.metrics = metrics
-        self.batch_size = batch_size
-        self.custom_objects = dict(custom_objects or {})
+        self.batch_size: int = batch_size
+        self.custom_objects: dict[str, Any] = dict(custom_objects or {})
         self.loss_weights = loss_weights
         self.weighted_metrics = weighted_metrics
-        self.callbacks = check_callbacks(callbacks)
+        self.callbacks: list[Any] = check_callbacks(callbacks)
         self.model_update_fn = model_update_fn
         self.inputs = inputs
         self.sample_weight_column = sample_weight_column

@@ -36,11 +36,12 @@ class NotedLoss:
 
     def __init__(self, loss: keras.losses.Loss, sums: Any, every: bool) -> None:
         # ``copy`` would go through a configuration, which functions of the user's do not have.
-        self.loss = object.__new__(type(loss))
+        self.loss: keras.losses.Loss = object.__new__(type(loss))
         vars(self.loss).update(vars(loss), call=self._call)
         self._plain_call = loss.call
-        self.name = loss.name
-        self.noting = self.has_noted = False
+        self.name: str = loss.name
+        self.noting: bool = False
+        self.has_noted: bool = False
         self.sums = sums
         self._every = every
         self._losses: Any = None

@@ -67,7 +67,7 @@ class KerasReplica(Replica):
 
     def __init__(self, estimator: Arguments, context: Context) -> None:
         self._estimator = estimator
-        self.batch_size = estimator.batch_size
+        self.batch_size: int = estimator.batch_size
         self._model = estimator.compiled_model()
         claim(self._model)
         self._binding = Binding(

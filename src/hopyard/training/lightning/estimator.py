@@ -22,7 +22,7 @@ from hopyard.training.lightning.logged import Logged, fresh, metrics_of
 from hopyard.training.lightning.trainer import SearchTrainer
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch.attributes import Owner
-from hopyard.training.torch.binding import Batch, Binding
+from hopyard.training.torch.binding import Batch, Binding, Inputs
 from hopyard.training.torch.estimator import TorchEstimator, TorchReplica
 from hopyard.training.torch.forward import Forward, Result, scalar, shape_of
 from hopyard.training.torch.optim import options
@@ -99,7 +99,7 @@ class LightningEstimator(TorchEstimator):
 
     def replica(self, context: Context) -> Replica:
         if self.batch == "dict":
-            self.inputs = {name: name for name in context.feature_columns}
+            self.inputs: Inputs = {name: name for name in context.feature_columns}
         return LightningReplica(self, context)
 
 

@@ -34,7 +34,7 @@ class Logged:
         self._phase = phase
         self._spelled: dict[str, str] = {}
         self.rows = 0
-        self.sums = Sums(where)
+        self.sums: Sums = Sums(where)
         self.metrics: dict[str, Any] = {}
 
     def __call__(

@@ -47,10 +47,10 @@ class SearchTrainer:
         self.accumulate_grad_batches = accumulate
         self.gradient_clip_val = gradient_clip
         sizes = [len(batch_sizes(rows, batch_size)) for rows in context.partition_rows] or [UNKNOWN_BATCHES]
-        self.num_training_batches = sum(sizes)
+        self.num_training_batches: int = sum(sizes)
         self._epochs = context.num_epochs
-        self.steps_per_epoch = epoch_steps(context, batch_size, accumulate)
-        self.asks_epochs = ""
+        self.steps_per_epoch: int = epoch_steps(context, batch_size, accumulate)
+        self.asks_epochs: str = ""
         self._is_configuring = False
         self._is_made = True
 

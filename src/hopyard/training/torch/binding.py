@@ -57,7 +57,7 @@ class Binding:
         weight_column: str | None,
         device: torch.device,
     ) -> None:
-        self.features = list(feature_columns)
+        self.features: list[str] = list(feature_columns)
         self._labels = [name for name in label_columns if name != weight_column]
         self._weight = weight_column
         self._device = device

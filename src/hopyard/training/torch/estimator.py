@@ -115,10 +115,10 @@ class TorchEstimator(Estimator):
         self.model = model
         self.optimizer = optimizer
         self.loss = loss
-        self.metrics = tuple(metrics) if isinstance(metrics, (list, tuple)) else (metrics,)
+        self.metrics: tuple[Any, ...] = tuple(metrics) if isinstance(metrics, (list, tuple)) else (metrics,)
         self.batch_size = batch_size
-        self.optimizer_params = dict(optimizer_params or {})
-        self.inputs = inputs
+        self.optimizer_params: dict[str, Any] = dict(optimizer_params or {})
+        self.inputs: Inputs = inputs
         self.scheduler = scheduler
         self.scheduler_interval = scheduler_interval
         self.sample_weight_column = sample_weight_column
@@ -286,7 +286,7 @@ class TorchReplica(Replica):
 
     def __init__(self, estimator: TorchEstimator, context: Context) -> None:
         self._estimator = estimator
-        self.batch_size = estimator.batch_size
+        self.batch_size: int = estimator.batch_size
         device = resolve_device(context.device)
         self._head = self.module = estimator.model.to(device)
         claim(self._head)
@@ -312,7 +312,7 @@ class TorchReplica(Replica):
         given = self._estimator
         self._trunk = Trunk(trunk, self._binding, device, self._forward.autocast, given.precision)
         given.trunk = self._trunk.module  # a copy of its own, if there is one, is not needed
-        self.trunk_weights = self._trunk.weights
+        self.trunk_weights: str | None = self._trunk.weights
         self.module = WithTrunk(self._trunk.module, self._head)
         self._forward.binding = binding
 

@@ -75,8 +75,8 @@ class Loss:
     def __init__(
         self, loss: Any, class_weight: ClassWeight | None, weighted: bool, device: torch.device
     ) -> None:
-        self.module = loss.to(device) if isinstance(loss, nn.Module) else loss
-        self.is_sum = _option(loss, "reduction", "mean") == "sum"
+        self.module: Any = loss.to(device) if isinstance(loss, nn.Module) else loss
+        self.is_sum: bool = _option(loss, "reduction", "mean") == "sum"
         self.weighted = weighted
         self._table = None if class_weight is None else class_table(class_weight).to(device)
         self._others_weigh_one = isinstance(class_weight, Mapping)

@@ -156,7 +156,7 @@ class Trunk:
         self._binding, self._device, self._autocast, self._precision = binding, device, autocast, precision
         self._columns = list(dict.fromkeys(binding.model_columns))
         _check_names(binding)
-        self.weights = weights_digest(module)
+        self.weights: str = weights_digest(module)
         known = identity(module, NAME)
         if known.digest is None:
             raise EstimatorError(

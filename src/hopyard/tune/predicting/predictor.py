@@ -43,8 +43,8 @@ class Packed:
     """
 
     def __init__(self, info: ModelInfo, weights: Weights) -> None:
-        self.data = pack_model(info, weights)
-        self.digest = digest(self.data, "hopyard.packed-model")
+        self.data: bytes = pack_model(info, weights)
+        self.digest: str = digest(self.data, "hopyard.packed-model")
 
 
 class Predictor:
