@@ -31,7 +31,7 @@ class _Stock(Commands):
     }
 
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="stock",
     help="Versions of data, models and experiments, beside git.",
     no_args_is_help=True,

@@ -26,7 +26,7 @@ class _Hopyard(Commands):
     }
 
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="hopyard",
     help="Train many deep-learning models over one dataset, pick the best, keep every version.",
     no_args_is_help=True,
