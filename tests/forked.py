@@ -60,6 +60,8 @@ MODULES = (
 )
 NOTICED = re.compile(r"\b(sys\.modules|meta_path|find_spec|resource|VmRSS|RssAnon|prctl|tracemalloc)\b")
 READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "GLIBC", "MALLOC", "ARROW_", "TORCH", "JAX", "XLA", "TF_")
+SET_BY_IMPORTS = ("TORCHINDUCTOR_CACHE_DIR",)
+"""Variables that a process has once it has imported something, as PyTorch's compiler; the one that forks has, too."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 HASHING = {"PYTHONHASHSEED": "0"}  # as workers have it; the tests themselves hash by another seed
 FRESH = "HOPYARD_TESTS_FRESH"
@@ -322,7 +324,8 @@ def _program(arguments: Sequence[str], folder: str) -> str | None:
 
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
     """What of it matters; whether it asks for the hash seed that all have makes no difference."""
-    return HASHING | {name: value for name, value in environment.items() if name.startswith(READ_AT_START)}
+    read = {name: value for name, value in environment.items() if name.startswith(READ_AT_START)}
+    return HASHING | {name: value for name, value in read.items() if name not in SET_BY_IMPORTS}
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

@@ -64,6 +64,15 @@ def test_modules_do_the_same(tmp_path: Path) -> None:
         assert forks[2].splitlines()[-1] == text.splitlines()[-1] == "ZeroDivisionError: division by zero"
 
 
+def test_what_an_import_sets_in_the_environment_makes_no_difference() -> None:
+    code = "import sys; print('torch' in vars(sys)['mod' 'ules'])"
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": "anywhere"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "True\n"
+
+
 def test_options_of_warnings_hold(tmp_path: Path) -> None:
     code = "import sys, warnings; print(sys.warnoptions); warnings.warn('x')"
     for options in ((), ("-W", "ignore"), ("-W", "ignore", "-W", "error")):
