@@ -197,6 +197,9 @@ def test_a_dataset_that_nobody_has_holds_neither_memory_nor_descriptors(tmp_path
         assert sum(len(batch["text"]) for batch in dataset.loader(50, shuffle=True, window=2000)) == 400
         assert memory_files()
         del dataset
+        for thread in threading.enumerate():  # one that has read ahead lets go of it when it ends
+            if thread.name.startswith("hopyard-window"):
+                thread.join()
         assert not memory_files()
     finally:
         gc.enable()
