@@ -28,17 +28,17 @@ from hopyard.data import Dataset, prepare
 from hopyard.errors import PurgedError
 from hopyard.objects import Tensor
 from hopyard.objects.torch import to_tensor
-from hopyard.stockroom.data import Column
+from hopyard.stockroom.data import SampleColumn
 from hopyard.stockroom.data.datasets import open_stored, store_dataset
 from hopyard.stockroom.data.drafts import Edit
-from hopyard.stockroom.data.rows import Batch, keys_of, plain
-from hopyard.stockroom.data.samples import Stored, empty_record, record_for, rows_of
-from hopyard.stockroom.experiments import ExperimentShelf, Run
+from hopyard.stockroom.data.rows import KeyedSamples, keys_of, plain
+from hopyard.stockroom.data.samples import StoredSample, empty_record, record_for, rows_of
+from hopyard.stockroom.experiments import ExperimentShelf, StockRun
 from hopyard.stockroom.git import Head, write
 from hopyard.stockroom.history.commits import log, read_commit
 from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.history.merge import merge_commits
-from hopyard.stockroom.history.operations import Operation
+from hopyard.stockroom.history.operations import WriteOperation
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.maintenance import purge
@@ -125,10 +125,10 @@ def make(folder: Path, dataset: Dataset) -> None:
         last = maker.commit("main", "many values, many fragments", _many)
         stage = Stage(maker.store, "main", last)
         for operation in (
-            Operation("image", _edit({7: Tensor("U8", (2, 3), np.arange(6, dtype="u1"))})),
-            Operation("caption", _edit({"new": "text", "x": "ü"})),
-            Operation("blob", Edit(empty_record("bytes", "U8", (), nested=False), [encode(1)])),
-            Operation(things=(("experiment", "staged", {"value": True}),)),
+            WriteOperation("image", _edit({7: Tensor("U8", (2, 3), np.arange(6, dtype="u1"))})),
+            WriteOperation("caption", _edit({"new": "text", "x": "ü"})),
+            WriteOperation("blob", Edit(empty_record("bytes", "U8", (), nested=False), [encode(1)])),
+            WriteOperation(things=(("experiment", "staged", {"value": True}),)),
         ):
             stage.append(operation.encode())
         write(folder / "head.stock", Head("main", last))
@@ -139,11 +139,11 @@ def make(folder: Path, dataset: Dataset) -> None:
             path.rmdir()
 
 
-def _edit(samples: dict[Key, Stored]) -> Edit:
+def _edit(samples: dict[Key, StoredSample]) -> Edit:
     """An edit that sets samples, whose keys ascend."""
     values = list(samples.values())
     record = record_for(values, nested=False)
-    return Edit(record, [], Batch(keys_of(encode_many(list(samples))), rows_of(values, record)))
+    return Edit(record, [], KeyedSamples(keys_of(encode_many(list(samples))), rows_of(values, record)))
 
 
 def _columns(draft: Draft) -> None:
@@ -213,7 +213,7 @@ def _run(draft: Draft, folder: Path) -> None:
     artifact = folder / "artifact.json"
     artifact.write_text('{"accuracy": 0.5}\n')
     seconds = iter(range(100))
-    with Run(
+    with StockRun(
         draft, {"lr": 0.01, "sizes": (1, 2)}, {"kind": "test"}, _GIT, clock=lambda: float(next(seconds))
     ) as run:
         for step in range(4):
@@ -269,7 +269,7 @@ def _things(snapshot: Snapshot) -> Iterator[tuple[str, Any]]:
     for name in snapshot.names("data"):
         record = snapshot.record("data", name)
         if isinstance(record, ColumnRecord):
-            column = Column(snapshot.objects, name, record)
+            column = SampleColumn(snapshot.objects, name, record)
             keys = sorted([*column, *plain(column.purged_codes())], key=encode)
             yield f"data/{name}", {repr(key): _sample(column, key) for key in keys}
         elif isinstance(record, DatasetRecord):
@@ -290,7 +290,7 @@ def _things(snapshot: Snapshot) -> Iterator[tuple[str, Any]]:
         }  # fmt: skip
 
 
-def _sample(column: Column, key: Any) -> Any:
+def _sample(column: SampleColumn, key: Any) -> Any:
     try:
         value = column[key]
     except PurgedError as error:

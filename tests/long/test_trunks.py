@@ -21,7 +21,7 @@ from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.data import NodeCache
 from hopyard.data.combining import computed
 from hopyard.errors import EstimatorError, TrialError
-from hopyard.stockroom.data.joined import Samples
+from hopyard.stockroom.data.joined import JoinedSamples
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.training.torch.trunk import WithTrunk, _modules, frozen
@@ -150,7 +150,7 @@ def test_a_commit_has_the_weights_of_the_whole_and_reproduces(tmp_path: Path, fr
         with stock.enable_write():
             for name, values in given.items():
                 stock.data[name] = values
-        samples = Samples({name: stock.data[name] for name in given})
+        samples = JoinedSamples({name: stock.data[name] for name in given})
         store = LocalStore(tmp_path / "store")
         model = search(store, estimator_gen_fn=from_file, num_epochs=1, stock=stock).fit(samples)
         weights = stock.model[model.run_id]

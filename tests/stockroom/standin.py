@@ -5,7 +5,7 @@ from __future__ import annotations
 from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.stockroom.records import Record, Shelf
 from hopyard.stockroom.views.guard import Guard
-from hopyard.stockroom.views.view import Readable, Snapshot
+from hopyard.stockroom.views.view import ObjectReader, Snapshot
 from hopyard.storage import MemoryStore, Store
 
 
@@ -14,7 +14,7 @@ class _Records:
 
     revision = "the commit 0123abcd"
 
-    def __init__(self, objects: Readable, records: dict[tuple[Shelf, str], Record]) -> None:
+    def __init__(self, objects: ObjectReader, records: dict[tuple[Shelf, str], Record]) -> None:
         self.objects = objects
         self.records = records
 

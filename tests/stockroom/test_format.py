@@ -21,7 +21,7 @@ import sample_stockroom
 from hopyard import StockRoom
 from hopyard.errors import PurgedError
 from hopyard.objects.tensors import ITEM_SIZES, Tensor
-from hopyard.stockroom.experiments import ExperimentShelf, Run
+from hopyard.stockroom.experiments import ExperimentShelf, StockRun
 from hopyard.stockroom.history.commits import read_commit, write_commit
 from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.history.publish import commit_draft
@@ -236,7 +236,7 @@ def test_models_of_every_dtype(made: Made) -> None:
 
 def test_runs(made: Made, tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("done")
-    run: Run | None = None
+    run: StockRun | None = None
 
     def change(draft: Draft) -> None:
         nonlocal run

@@ -13,7 +13,7 @@ from hopyard.data import Dataset
 from hopyard.errors import HopyardError
 from hopyard.stockroom import StockRoom
 from hopyard.stockroom.catalog.shelves import list_shelves
-from hopyard.stockroom.data import Column
+from hopyard.stockroom.data import SampleColumn
 from hopyard.stockroom.importers.registry import find_importer, importer_names
 from hopyard.stockroom.maps.typed_keys import typed
 from hopyard.stockroom.records import SHELVES
@@ -120,7 +120,7 @@ def complete_key(ctx: typer.Context, incomplete: str) -> list[str]:
 
     def keys(room: StockRoom) -> Iterator[str]:
         found = _in(room, name)
-        if isinstance(found, Column):
+        if isinstance(found, SampleColumn):
             yield from (typed(key) for key in islice(found, _SAMPLES))
 
     return _of_room(incomplete, keys)[:_KEYS]

@@ -25,7 +25,7 @@ from hopyard.stockroom import StockRoom
 from hopyard.stockroom.git import find
 from hopyard.stockroom.history.commits import short
 from hopyard.stockroom.maps.typed_keys import TypedKey
-from hopyard.stockroom.remotes import Fetched, Progress, names
+from hopyard.stockroom.remotes import Fetched, TransferProgress, names
 from hopyard.stockroom.remotes.transfer import Report
 from hopyard.storage import LocalStore
 from hopyard.wording import counted, one_line
@@ -265,7 +265,7 @@ def _keys(texts: list[str] | None) -> range | list[TypedKey] | None:
 
 
 def _report(progress: RowProgress, phase: str) -> Report:
-    def told(now: Progress) -> None:
+    def told(now: TransferProgress) -> None:
         progress(phase, now.nbytes, now.total)
 
     return told

@@ -13,12 +13,12 @@ from hopyard.stockroom import maintenance
 from hopyard.stockroom.catalog.differences import Diff
 from hopyard.stockroom.catalog.exporting import export
 from hopyard.stockroom.catalog.shelves import Revision, Shelves
-from hopyard.stockroom.experiments import Run
+from hopyard.stockroom.experiments import StockRun
 from hopyard.stockroom.git import Head, Place, facts, find
 from hopyard.stockroom.history.commits import Commits
 from hopyard.stockroom.history.conflicts import Resolve
 from hopyard.stockroom.history.locks import Tell
-from hopyard.stockroom.importers.run import Progress
+from hopyard.stockroom.importers.run import ImportProgress
 from hopyard.stockroom.importers.storing import Imported, import_from
 from hopyard.stockroom.maintenance import Collected, PurgeReport, Verified
 from hopyard.stockroom.maps import Key
@@ -27,10 +27,10 @@ from hopyard.stockroom.records.quoting import check_text
 from hopyard.stockroom.remotes import (
     Brought,
     Fetched,
+    FetchSelection,
     Pulled,
     Pushed,
     Repository,
-    Wanted,
     forget,
     names,
     recall,
@@ -239,8 +239,8 @@ class StockRoom(Shelves):
         """
         return self._session.commit(message)
 
-    def run(self, params: Mapping[str, Any] | None = None, tags: Mapping[str, Any] | None = None) -> Run:
-        """A run: ``with stock.run(params={"lr": 0.01}) as run: run.log(step=1, loss=0.5)``; see ``Run``.
+    def run(self, params: Mapping[str, Any] | None = None, tags: Mapping[str, Any] | None = None) -> StockRun:
+        """A run: ``with stock.run(params={"lr": 0.01}) as run: run.log(step=1, loss=0.5)``; see ``StockRun``.
 
         It is written as all else is: committed at the end of a block, outside of one staged. What git has checked out
         is noted.
@@ -255,7 +255,7 @@ class StockRoom(Shelves):
         options: Mapping[str, str | bool | int] | None = None,
         processes: int = 0,
         message: str | None = None,
-        watch: Callable[[Progress], None] | None = None,
+        watch: Callable[[ImportProgress], None] | None = None,
         watch_download: Callable[[str, int, int | None], None] | None = None,
     ) -> Imported:
         """Import columns, and commit them. If it is interrupted, the same call goes on where it was.
@@ -458,7 +458,7 @@ class StockRoom(Shelves):
             BusyError: purges are to be accepted, and somebody writes here all the time. All else has come.
             NotFoundError: there is nothing of that name, or no remote has it. Nothing came.
         """
-        wanted = Wanted(data=data, keys=keys, models=models, runs=runs, history=history)
+        wanted = FetchSelection(data=data, keys=keys, models=models, runs=runs, history=history)
         if not (data or models or runs):
             return exchange.fetch(self._session, remote, branches, prune, accept_purges)
         if accept_purges:

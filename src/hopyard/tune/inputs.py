@@ -26,7 +26,7 @@ from hopyard.data.preparing.split import check_share, held_by_share, warn_of_com
 from hopyard.data.sources.hashing import Hashes, content_hashes
 from hopyard.errors import ColumnError, DataError, UsageError
 from hopyard.objects import derive_seed, digest_json
-from hopyard.stockroom.data import Samples
+from hopyard.stockroom.data import JoinedSamples
 from hopyard.stockroom.data.datasets import StoredFiles
 from hopyard.tune.arguments import Arguments
 from hopyard.wording import nearest
@@ -230,7 +230,7 @@ def _opened(data: Any) -> Any:
 
 def origin(data: Partitioned | None) -> str | None:
     """Version of the data and its place, in words, if it is data of a stockroom."""
-    if isinstance(data, Samples):
+    if isinstance(data, JoinedSamples):
         return data.where
     return data.store.url if isinstance(data, Dataset) and isinstance(data.store, StoredFiles) else None
 
@@ -262,7 +262,7 @@ def _versions(data: Any, val: Any, arguments: Arguments) -> Splits | None:
 
 def _shuffled(data: Partitioned, seed: int) -> Partitioned:
     """Shuffle samples: the order of their keys often is that of their labels. Datasets were shuffled before."""
-    return data.part(_order(len(data), seed)) if isinstance(data, Samples) else data
+    return data.part(_order(len(data), seed)) if isinstance(data, JoinedSamples) else data
 
 
 def _split(data: Partitioned, share: Any, arguments: Arguments) -> tuple[Partitioned, Partitioned] | None:
@@ -272,7 +272,7 @@ def _split(data: Partitioned, share: Any, arguments: Arguments) -> tuple[Partiti
     check_share(share)
     hashes = _content_hashes(data, [*arguments.feature_columns, *arguments.label_columns])
     held = held_by_share(hashes, float(share), arguments.seed)
-    if isinstance(data, Samples):
+    if isinstance(data, JoinedSamples):
         order = _order(len(data), arguments.seed)
         return data.part(order[~held[order]]), data.part(order[held[order]])
     assert isinstance(data, Dataset)
@@ -295,7 +295,7 @@ def _warn_of_common_rows(train: Any, val: Any) -> None:
     """Say how many rows of a validation set are trained on, as far as that is known without reading any."""
     if isinstance(train, Dataset) and isinstance(val, Dataset):
         warn_of_common(val.common_rows(train), len(val))
-    elif isinstance(train, Samples) and isinstance(val, Samples):
+    elif isinstance(train, JoinedSamples) and isinstance(val, JoinedSamples):
         warn_of_common(val.common_samples(train), len(val))
 
 

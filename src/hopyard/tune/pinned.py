@@ -9,7 +9,7 @@ from typing import Any
 from hopyard.data import Dataset
 from hopyard.data.base import Partitioned
 from hopyard.errors import UsageError
-from hopyard.stockroom.data import DataShelf, Samples
+from hopyard.stockroom.data import DataShelf, JoinedSamples
 from hopyard.stockroom.data.datasets import check_whole, read_manifest
 from hopyard.stockroom.experiments import RunView
 from hopyard.stockroom.history.draft import Draft
@@ -47,10 +47,10 @@ def pin(draft: Draft, given: Given, prefix: str) -> tuple[dict[str, Any], dict[s
     for role, data in zip(_ROLES, given, strict=True):
         if isinstance(data, Dataset):
             described[role] = {"dataset": _pin_dataset(draft, data, f"{prefix}/{role}")}
-        elif isinstance(data, Samples):
+        elif isinstance(data, JoinedSamples):
             columns = _pin_columns(draft, data, f"{prefix}/{role}")
             described[role] = {"columns": columns}
-            if Samples(data.columns, missing="drop").fingerprint != data.fingerprint:
+            if JoinedSamples(data.columns, missing="drop").fingerprint != data.fingerprint:
                 described[role]["keys"] = f"{role}.keys.json"
                 files[f"{role}.keys.json"] = json.dumps(data.keys())
     return described, files
@@ -75,9 +75,9 @@ def _open(shelf: DataShelf, described: dict[str, Any], run: RunView) -> Partitio
         return dataset
     columns = {label: shelf[name] for label, name in described["columns"].items()}
     if "keys" not in described:
-        return Samples(columns, missing="drop")
+        return JoinedSamples(columns, missing="drop")
     keys = json.loads(run.read(described["keys"]))
-    return Samples(columns, [tuple(key) if isinstance(key, list) else key for key in keys])
+    return JoinedSamples(columns, [tuple(key) if isinstance(key, list) else key for key in keys])
 
 
 def _pin_dataset(draft: Draft, dataset: Dataset, name: str) -> str:
@@ -95,7 +95,7 @@ def _pin_dataset(draft: Draft, dataset: Dataset, name: str) -> str:
     return name
 
 
-def _pin_columns(draft: Draft, samples: Samples, prefix: str) -> dict[str, str]:
+def _pin_columns(draft: Draft, samples: JoinedSamples, prefix: str) -> dict[str, str]:
     found = {}
     for label, column in samples.columns.items():
         if draft.record("data", column.name) == column.record:

@@ -28,8 +28,7 @@ from hopyard.errors import HopyardError, NotWritableError, UsageError
 from hopyard.hopper.state import TrialState
 from hopyard.objects import digest_json, load_state
 from hopyard.stockroom import StockRoom
-from hopyard.stockroom.experiments import ExperimentShelf, RunView
-from hopyard.stockroom.experiments import Run as StockRun
+from hopyard.stockroom.experiments import ExperimentShelf, RunView, StockRun
 from hopyard.stockroom.git import GitFacts, facts
 from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.models import ModelShelf

@@ -12,7 +12,7 @@ import pytest
 from hopyard import StockRoom
 from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.history.draft import Draft
-from hopyard.stockroom.history.operations import Operation
+from hopyard.stockroom.history.operations import WriteOperation
 from hopyard.stockroom.packfiles import PackfileWriter
 from hopyard.stockroom.session.tree import WorkingTree
 from hopyard.storage import LocalStore
@@ -20,7 +20,7 @@ from hopyard.storage import LocalStore
 Shown = tuple[dict[str, Any], dict[str, list[int]]]
 
 STEPS = (
-    (Operation, "decode"), (Draft, "rebase"), (Draft, "back"), (Draft, "discard"), (ColumnDraft, "stand_on"),
+    (WriteOperation, "decode"), (Draft, "rebase"), (Draft, "back"), (Draft, "discard"), (ColumnDraft, "stand_on"),
     (PackfileWriter, "discard"), (WorkingTree, "state"), (WorkingTree, "stage"), (LocalStore, "get"),
     (LocalStore, "put"), (LocalStore, "put_new"), (LocalStore, "put_file"), (LocalStore, "delete"),
 )  # fmt: skip
@@ -74,7 +74,7 @@ def interrupted(at: int, when: str) -> Iterator[list[int]]:
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in STEPS:
             step = counting(getattr(owner, name))
-            patch.setattr(owner, name, staticmethod(step) if owner is Operation else step)
+            patch.setattr(owner, name, staticmethod(step) if owner is WriteOperation else step)
         with contextlib.suppress(KeyboardInterrupt):
             yield count
 

@@ -17,7 +17,7 @@ import pytest
 from tests.stockroom.remotes.repositories import CountingStore, at, commit, content, samples, tip, whole
 
 from hopyard.errors import StorageError
-from hopyard.stockroom.remotes import OnDemand, Repository, Wanted, bring, fetch, pull, push, select
+from hopyard.stockroom.remotes import FetchSelection, OnDemand, Repository, bring, fetch, pull, push, select
 from hopyard.storage import LocalStore, MemoryStore, Store, open_store
 from hopyard.storage.faults import Fault, FaultyStore
 
@@ -91,7 +91,7 @@ pull(local, at(store, "origin", index=False), "main", "Bob")
 _FETCH = """
 import pickle, sys
 from hopyard.stockroom.data import repacking
-from hopyard.stockroom.remotes import Repository, Wanted, bring, fetch, select
+from hopyard.stockroom.remotes import Repository, FetchSelection, bring, fetch, select
 from hopyard.storage import LocalStore
 from hopyard.storage.faults import Fault, FaultyStore
 from tests.stockroom.remotes.repositories import at
@@ -100,7 +100,7 @@ folder, store, action, number = pickle.load(sys.stdin.buffer)
 local = at(FaultyStore(LocalStore(folder), Fault(action, at=number)))
 remote = at(store, "origin", index=False)
 fetched = fetch(local, remote)
-bring(local, [remote], select(local.objects, fetched.heads.values(), Wanted(data=True)))
+bring(local, [remote], select(local.objects, fetched.heads.values(), FetchSelection(data=True)))
 """
 
 
@@ -251,7 +251,7 @@ def check(folder: Path, commit_digest: str) -> None:
     for kind in ("remotes", "tags"):
         for digest in copy.references.names(kind).values():
             assert digest == commit_digest
-            found = list(select(copy.objects, [digest], Wanted(data=True, history=True)))
+            found = list(select(copy.objects, [digest], FetchSelection(data=True, history=True)))
             assert len(found) >= 6
 
 
@@ -272,7 +272,7 @@ def test_a_full_disk_here_keeps_what_came(source: Repository, tmp_path: Path) ->
     folder = LocalStore(tmp_path / "copy")
     copy = at(folder)
     fetch(copy, at(store, "origin"))
-    wanted = list(select(copy.objects, [tip(source)], Wanted(data=["image"])))
+    wanted = list(select(copy.objects, [tip(source)], FetchSelection(data=["image"])))
     full = at(FaultyStore(folder, Fault("full", at=4, match="packfiles/*", times=99)))
     with pytest.raises(StorageError, match="injected"):
         bring(full, [at(store, "origin")], wanted)

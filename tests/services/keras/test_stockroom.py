@@ -12,11 +12,11 @@ from tests.stockroom.models.test_shelf import same
 from tests.stockroom.models.test_shelf import shelf as shelf
 from tests.stockroom.models.test_shelf import staged as staged
 
-from hopyard.stockroom.data.joined import Samples
+from hopyard.stockroom.data.joined import JoinedSamples
 from hopyard.stockroom.models import ModelShelf
 
 
-def test_the_outputs_of_every_framework_are_there(samples: Samples) -> None:
+def test_the_outputs_of_every_framework_are_there(samples: JoinedSamples) -> None:
     loader = samples.loader(10, columns=["image", "label"], output="torch")
     assert next(iter(loader))["image"].dtype == torch.uint8
     pytest.importorskip("jax")

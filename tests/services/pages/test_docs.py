@@ -15,7 +15,7 @@ import pages
 from hopyard import StockRoom, errors
 from hopyard.keras import KerasEstimator
 from hopyard.lightning import LightningEstimator
-from hopyard.stockroom.experiments import Run, RunView
+from hopyard.stockroom.experiments import RunView, StockRun
 from hopyard.torch import TorchEstimator
 from hopyard.tune.search import Common
 
@@ -49,7 +49,7 @@ def test_every_call_of_a_stockroom_and_its_runs_is_in_the_table_of_calls() -> No
     named = set(re.findall(r"\w+", table))
     for kind, inner in (
         (StockRoom, {"guard", "local", "place", "view"}),
-        (Run, set()),
+        (StockRun, set()),
         (RunView, {"reached"}),
     ):
         public = {name for name, _ in inspect.getmembers(kind) if not name.startswith("_")}

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from hopyard.stockroom.data import Column, ColumnDraft
+from hopyard.stockroom.data import ColumnDraft, SampleColumn
 from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.storage import LocalStore, MemoryStore
 
-Written = Callable[[Any], Column]
+Written = Callable[[Any], SampleColumn]
 
 
 @pytest.fixture(params=["files", "memory"])
@@ -32,13 +32,13 @@ def draft(objects: Objects, writer: PackfileWriter) -> ColumnDraft:
 
 
 @pytest.fixture
-def published(objects: Objects, writer: PackfileWriter) -> Callable[[ColumnDraft], Column]:
+def published(objects: Objects, writer: PackfileWriter) -> Callable[[ColumnDraft], SampleColumn]:
     """The column of a draft, published."""
 
-    def publish(draft: ColumnDraft) -> Column:
+    def publish(draft: ColumnDraft) -> SampleColumn:
         record = draft.flush()
         assert record is not None
         writer.publish()
-        return Column(objects, draft.name, record)
+        return SampleColumn(objects, draft.name, record)
 
     return publish

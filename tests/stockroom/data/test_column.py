@@ -14,22 +14,22 @@ import torch
 from numpy.testing import assert_array_equal
 
 from hopyard.errors import CorruptError, DataError, NotFoundError, UsageError
-from hopyard.stockroom.data import Column, ColumnDraft
+from hopyard.stockroom.data import ColumnDraft, SampleColumn
 from hopyard.stockroom.packfiles import Objects
 from hopyard.storage import LocalStore, MemoryStore
 
-Publish = Callable[[ColumnDraft], Column]
+Publish = Callable[[ColumnDraft], SampleColumn]
 IMAGES = np.random.default_rng(0).integers(0, 255, (5000, 10, 40), np.uint8)
 
 
 @pytest.fixture
-def images(draft: ColumnDraft, published: Publish) -> Column:
+def images(draft: ColumnDraft, published: Publish) -> SampleColumn:
     draft.extend(IMAGES)
     draft["cat"] = IMAGES[7]
     return published(draft)
 
 
-def test_a_column_is_a_mapping_in_the_order_of_its_keys(images: Column) -> None:
+def test_a_column_is_a_mapping_in_the_order_of_its_keys(images: SampleColumn) -> None:
     assert (len(images), images.kind, images.dtype, images.shape) == (5001, "tensor", "uint8", (10, 40))
     assert images.nbytes == 5001 * 400
     assert list(images) == list(images.keys()) == [*range(5000), "cat"]
@@ -48,13 +48,13 @@ def test_a_column_is_a_mapping_in_the_order_of_its_keys(images: Column) -> None:
     assert "uint8 of shape (10, 40)" in repr(images)
 
 
-def test_a_sample_is_the_callers_own(images: Column) -> None:
+def test_a_sample_is_the_callers_own(images: SampleColumn) -> None:
     images[3][...] = 0
     assert_array_equal(images[3], IMAGES[3])
     assert_array_equal(images[np.int32(3)], IMAGES[3])
 
 
-def test_many_samples_come_stacked(images: Column) -> None:
+def test_many_samples_come_stacked(images: SampleColumn) -> None:
     assert_array_equal(images[[4000, "cat", 2, 2]], IMAGES[[4000, 7, 2, 2]])
     assert_array_equal(images[np.array([4, 1])], IMAGES[[4, 1]])
     assert_array_equal(images[4990:], IMAGES[[*range(4990, 5000), 7]])
@@ -72,7 +72,7 @@ def test_many_samples_come_stacked(images: Column) -> None:
         images[[True, False]]
 
 
-def test_masks_and_slices_that_select_nothing_sensible(images: Column) -> None:
+def test_masks_and_slices_that_select_nothing_sensible(images: SampleColumn) -> None:
     with pytest.raises(
         UsageError, match=r"a mask of shape \(3,\) was given, but column '.*' has 5,001 samples"
     ):
@@ -84,7 +84,7 @@ def test_masks_and_slices_that_select_nothing_sensible(images: Column) -> None:
             images[wrong]
 
 
-def test_positions_are_taken_in_any_order(images: Column) -> None:
+def test_positions_are_taken_in_any_order(images: SampleColumn) -> None:
     order = np.random.default_rng(1).permutation(5000)
     for _ in range(2):  # while fragments are checked, and when all are
         assert_array_equal(images.take(order), IMAGES[order])
@@ -106,21 +106,21 @@ def test_positions_are_taken_in_any_order(images: Column) -> None:
         ([1.0], "float64 of shape"),
     ],
 )
-def test_positions_that_are_none_are_refused(images: Column, positions: Any, text: str) -> None:
+def test_positions_that_are_none_are_refused(images: SampleColumn, positions: Any, text: str) -> None:
     for _ in range(2):
         with pytest.raises(UsageError, match=text):
             images.take(positions)
         images.take(np.arange(5001))
 
 
-def test_memory_for_a_batch_must_fit(images: Column) -> None:
+def test_memory_for_a_batch_must_fit(images: SampleColumn) -> None:
     with pytest.raises(
         UsageError, match=r"out= is float32 of shape \(2,\), but 2 samples.*numpy.empty\(\(2, 10, 40\)"
     ):
         images.take([1, 2], out=np.empty(2, np.float32))
 
 
-def test_a_key_that_is_not_there_names_what_is(images: Column) -> None:
+def test_a_key_that_is_not_there_names_what_is(images: SampleColumn) -> None:
     with pytest.raises(KeyError) as caught:
         images["cas"]
     assert isinstance(caught.value, NotFoundError)
@@ -140,7 +140,7 @@ def test_a_column_may_be_sent_to_other_processes(tmp_path: Path) -> None:
         draft.extend(IMAGES)
         record = draft.flush()
     assert record is not None
-    column = Column(objects, "image", record)
+    column = SampleColumn(objects, "image", record)
     column.take([1])  # what is mapped here is not sent
     assert_array_equal(pickle.loads(pickle.dumps(column))[4], IMAGES[4])
     for method in ("fork", "spawn"):
@@ -162,10 +162,13 @@ def test_damage_is_found_when_it_is_first_read(tmp_path: Path) -> None:
     data = bytearray(packfile.read_bytes())
     data[-1] ^= 1
     packfile.write_bytes(data)
-    reads: list[Callable[[Column], Any]] = [lambda column: column.take([4999]), lambda column: column[4999]]
+    reads: list[Callable[[SampleColumn], Any]] = [
+        lambda column: column.take([4999]),
+        lambda column: column[4999],
+    ]
     for read in reads:
         with pytest.raises(CorruptError, match=r"has changed"):
-            read(Column(Objects(store), "image", record))
+            read(SampleColumn(Objects(store), "image", record))
 
 
 def test_packfiles_that_were_replaced_are_looked_up_again(tmp_path: Path) -> None:
@@ -186,7 +189,7 @@ def test_packfiles_that_were_replaced_are_looked_up_again(tmp_path: Path) -> Non
         again.flush()
     (new,) = (tmp_path / "other" / "packfiles").glob("data-*")
     new.rename(packfile.with_name(new.name))
-    assert_array_equal(Column(objects, "image", record).take([4]), IMAGES[[4]])
+    assert_array_equal(SampleColumn(objects, "image", record).take([4]), IMAGES[[4]])
 
 
 def test_what_is_not_here_is_fetched_only_as_far_as_it_is_read(tmp_path: Path) -> None:
@@ -205,7 +208,7 @@ def test_what_is_not_here_is_fetched_only_as_far_as_it_is_read(tmp_path: Path) -
                 kind = remote.locate(digest).kind
                 writer.add(kind, remote.read(digest).tobytes())
 
-    column = Column(Objects(here, absent=fetch), "image", record)
+    column = SampleColumn(Objects(here, absent=fetch), "image", record)
     assert_array_equal(column[4999], IMAGES[4999])
     assert len(asked) == 2  # the page and the fragment
     assert_array_equal(column.take([4999, 4998]), IMAGES[[4999, 4998]])
@@ -271,6 +274,6 @@ def test_arrays_are_only_of_samples_of_one_size(draft: ColumnDraft, published: P
         lambda column: column.update({0: 1}),
     ],
 )
-def test_what_was_opened_for_reading_says_how_to_write(images: Column, write: Any) -> None:
+def test_what_was_opened_for_reading_says_how_to_write(images: SampleColumn, write: Any) -> None:
     with pytest.raises(UsageError, match=r"was opened for reading\. Write within `with stock\.enable_write"):
         write(images)

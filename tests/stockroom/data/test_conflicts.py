@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.errors import DataError
-from hopyard.stockroom.data import Column, ColumnDraft, cutting, diff_columns, merge_columns
+from hopyard.stockroom.data import ColumnDraft, SampleColumn, cutting, diff_columns, merge_columns
 from hopyard.stockroom.maps import Key, encode
 from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.stockroom.records import ColumnRecord
@@ -33,7 +33,7 @@ def written(objects: Objects, writer: PackfileWriter, content: Content) -> Colum
 
 
 def content_of(writer: Any, record: ColumnRecord) -> Content:
-    return {key: len(value) // 5 for key, value in Column(writer, "x", record).items()}
+    return {key: len(value) // 5 for key, value in SampleColumn(writer, "x", record).items()}
 
 
 def kind_of(old: int | None, here: int | None, there: int | None) -> str:

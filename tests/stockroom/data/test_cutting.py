@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.stockroom.data import cutting
-from hopyard.stockroom.data.cutting import AIM, LARGE, LIMIT, Entry, rewrite, weights
+from hopyard.stockroom.data.cutting import AIM, LARGE, LIMIT, FragmentEntry, rewrite, weights
 from hopyard.stockroom.data.fragments import Fragment
-from hopyard.stockroom.data.rows import Batch, Rows, encoded, keys_of
+from hopyard.stockroom.data.rows import KeyedSamples, SampleBytes, encoded, keys_of
 from hopyard.stockroom.data.samples import empty_record, rows_of
 from hopyard.stockroom.maps import Key, SortedMap, encode
 from hopyard.stockroom.packfiles import Objects
@@ -22,13 +22,13 @@ from hopyard.storage import MemoryStore
 Content = dict[bytes, bytes]
 
 
-def batch_of(content: Content, record: ColumnRecord) -> Batch:
+def batch_of(content: Content, record: ColumnRecord) -> KeyedSamples:
     keys = sorted(content)
-    return Batch(keys_of(keys), rows_of([content[key] for key in keys], record))
+    return KeyedSamples(keys_of(keys), rows_of([content[key] for key in keys], record))
 
 
-def entries(objects: Any, record: ColumnRecord) -> list[Entry]:
-    return [Entry.of(*item) for item in SortedMap(objects, record.pages).items()]
+def entries(objects: Any, record: ColumnRecord) -> list[FragmentEntry]:
+    return [FragmentEntry.of(*item) for item in SortedMap(objects, record.pages).items()]
 
 
 def content_of(objects: Any, record: ColumnRecord) -> Content:
@@ -80,7 +80,7 @@ def test_the_same_samples_have_the_same_pages_in_whatever_steps_they_were_writte
 @pytest.mark.parametrize("width", [0, 64, 3072, 30_000])
 def test_fragments_have_about_half_a_mebibyte_and_never_more_than_one(width: int) -> None:
     count = 40 * LIMIT // (width + 17)
-    batch = Batch(np.arange(count), Rows(np.zeros((count, width), np.uint8)))
+    batch = KeyedSamples(np.arange(count), SampleBytes(np.zeros((count, width), np.uint8)))
     with Objects(MemoryStore()).writing() as writer:
         record = rewrite(writer, empty_record("tensor", "U8", (width,), nested=False), [batch])
         sizes = [entry.nbytes + 17 * entry.count for entry in entries(writer, record)]
@@ -113,7 +113,10 @@ def test_large_samples_stand_alone_so_that_appending_one_writes_no_other_again(s
 
 
 def test_weights_are_of_samples_and_keys() -> None:
-    assert weights(Batch(np.arange(4), Rows(np.zeros((4, 64), np.uint8)))).tolist() == [64 + 9 + 8] * 4
+    assert (
+        weights(KeyedSamples(np.arange(4), SampleBytes(np.zeros((4, 64), np.uint8)))).tolist()
+        == [64 + 9 + 8] * 4
+    )
 
 
 def sized(sizes: dict[int, int], seed: int = 0) -> Content:
@@ -158,12 +161,14 @@ def test_a_change_rewrites_few_fragments() -> None:
         record = rewrite(
             writer,
             empty_record("tensor", "U8", (64,), nested=False),
-            [Batch(np.arange(len(samples)), Rows(samples))],
+            [KeyedSamples(np.arange(len(samples)), SampleBytes(samples))],
         )
         writer.publish()
         old = {entry.digest for entry in entries(writer, record)}
-        one = Batch(np.array([50_000]), Rows(np.zeros((1, 64), np.uint8)))
+        one = KeyedSamples(np.array([50_000]), SampleBytes(np.zeros((1, 64), np.uint8)))
         changed = rewrite(writer, record, [one])
         assert len({entry.digest for entry in entries(writer, changed)} - old) == 1
-        assert rewrite(writer, changed, [Batch(one.keys, Rows(samples[50_000:50_001]))]) == record
+        assert (
+            rewrite(writer, changed, [KeyedSamples(one.keys, SampleBytes(samples[50_000:50_001]))]) == record
+        )
         assert rewrite(writer, record, [], [encode("nothing"), encode(-1)][::-1]) == record

@@ -15,12 +15,12 @@ from numpy.testing import assert_array_equal
 
 from hopyard.errors import DataError, StorageFullError, UsageError
 from hopyard.objects.tensors import Tensor
-from hopyard.stockroom.data import Column, ColumnDraft, drafts
+from hopyard.stockroom.data import ColumnDraft, SampleColumn, drafts
 from hopyard.stockroom.maps import encode
 from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.storage import MemoryStore
 
-Publish = Callable[[ColumnDraft], Column]
+Publish = Callable[[ColumnDraft], SampleColumn]
 RANDOM = np.random.default_rng(0)
 
 
@@ -387,7 +387,7 @@ def test_a_draft_is_a_dict_whatever_is_done(data: st.DataObject) -> None:
         record = draft.flush()
         assert record is not None
         assert record.count == len(model)
-        assert dict(Column(writer, "x", record).items()) == model
+        assert dict(SampleColumn(writer, "x", record).items()) == model
 
 
 def test_what_was_given_may_be_changed_afterwards(draft: ColumnDraft) -> None:

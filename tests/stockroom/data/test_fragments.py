@@ -10,8 +10,8 @@ from hopyard.errors import CorruptError
 from hopyard.objects.digests import digest
 from hopyard.objects.tensors import Tensor
 from hopyard.stockroom.data.fragments import Fragment, encode_fragment, is_plainly
-from hopyard.stockroom.data.rows import Batch, Rows, encoded, keys_of
-from hopyard.stockroom.data.samples import Stored, empty_record, rows_of
+from hopyard.stockroom.data.rows import KeyedSamples, SampleBytes, encoded, keys_of
+from hopyard.stockroom.data.samples import StoredSample, empty_record, rows_of
 from hopyard.stockroom.maps import Key, encode
 from hopyard.stockroom.records import ColumnRecord
 
@@ -19,7 +19,7 @@ IMAGES = empty_record("tensor", "F32", (2, 3), nested=False)
 VARYING = empty_record("tensor", "I16", (2, None), nested=False)
 TEXTS = empty_record("string", "U8", (), nested=False)
 
-CASES: dict[str, tuple[ColumnRecord, list[Key], list[Stored], str]] = {
+CASES: dict[str, tuple[ColumnRecord, list[Key], list[StoredSample], str]] = {
     "range": (
         IMAGES, [7, 8], [Tensor.from_numpy(np.full((2, 3), value, np.float32)) for value in (1, 2)],
         "ace86136fbf6da66f4a321e3711b38cf86fc919e5ee6a3feb2c811364bc76b64",
@@ -37,7 +37,9 @@ CASES: dict[str, tuple[ColumnRecord, list[Key], list[Stored], str]] = {
 
 def fragment_of(name: str) -> tuple[bytes, int]:
     record, keys, values, _ = CASES[name]
-    return encode_fragment(record, [Batch(keys_of([encode(key) for key in keys]), rows_of(values, record))])
+    return encode_fragment(
+        record, [KeyedSamples(keys_of([encode(key) for key in keys]), rows_of(values, record))]
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -63,7 +65,7 @@ def test_what_is_read_is_what_was_written(name: str) -> None:
 
 def test_a_fragment_in_parts_is_the_same_as_at_once() -> None:
     for name, (record, keys, values, _) in CASES.items():
-        batch = Batch(keys_of([encode(key) for key in keys]), rows_of(values, record))
+        batch = KeyedSamples(keys_of([encode(key) for key in keys]), rows_of(values, record))
         parts = [batch.part(slice(0, 1)), batch.part(slice(1, None))]
         assert encode_fragment(record, parts) == fragment_of(name)
 
@@ -89,7 +91,7 @@ def test_rows_that_differ_are_found() -> None:
     ))  # fmt: skip
     other[2] = Tensor.from_numpy(np.ones((2, 2), np.int16))
     assert rows_of(one, VARYING).differing(rows_of(other, VARYING)).tolist() == [False, True, True]
-    assert Rows(np.eye(2, dtype=np.uint8)).differing(Rows(np.ones((2, 2), np.uint8))).all()
+    assert SampleBytes(np.eye(2, dtype=np.uint8)).differing(SampleBytes(np.ones((2, 2), np.uint8))).all()
     assert rows_of(["", "a"], TEXTS).differing(rows_of(["", "b"], TEXTS)).tolist() == [False, True]
 
 
@@ -102,7 +104,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 ])  # fmt: skip
 def test_a_key_is_found_where_it_is_and_no_other_is(keys: list[Key]) -> None:
     names = [encode(key) for key in keys]
-    batch = Batch(keys_of(names), rows_of([""] * len(keys), TEXTS))
+    batch = KeyedSamples(keys_of(names), rows_of([""] * len(keys), TEXTS))
     fragment = Fragment(np.frombuffer(encode_fragment(TEXTS, [batch])[0], np.uint8))
     assert [fragment.position(name) for name in names] == list(range(len(keys)))
     others: list[Key] = [_LEAST, -3, 0, 1, 4, 8, _MOST - 2, _MOST, "", "b", "z", (1, "0"), (1, "c"), (2, 1)]
@@ -116,8 +118,10 @@ def test_a_key_is_found_where_it_is_and_no_other_is(keys: list[Key]) -> None:
 @pytest.mark.parametrize("keys", [[7], [-2, -1, 0], [_MOST - 1, _MOST], ["name"], [("pair", 3)]])
 def test_a_plain_fragment_is_told_by_a_comparison_and_nothing_else_is(keys: list[Key]) -> None:
     names = [encode(key) for key in keys]
-    values: list[Stored] = [Tensor.from_numpy(np.full((2, 3), at, np.float32)) for at in range(len(keys))]
-    batch = Batch(keys_of(names), rows_of(values, IMAGES))
+    values: list[StoredSample] = [
+        Tensor.from_numpy(np.full((2, 3), at, np.float32)) for at in range(len(keys))
+    ]
+    batch = KeyedSamples(keys_of(names), rows_of(values, IMAGES))
     data = np.frombuffer(encode_fragment(IMAGES, [batch])[0], np.uint8)
     first, last, count, nbytes = names[0], names[-1], len(keys), 24 * len(keys)
     assert is_plainly(data, IMAGES, first, last, count, nbytes)

@@ -19,10 +19,10 @@ from hopyard.data import Ragged, prepare
 from hopyard.data.order import permutation
 from hopyard.errors import ColumnError, DataError, UnsupportedTypeError, UsageError
 from hopyard.objects.digests import derive_seed
-from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.column import SampleColumn
 from hopyard.stockroom.data.datasets import open_stored, store_dataset
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.data.joined import Samples
+from hopyard.stockroom.data.joined import JoinedSamples
 from hopyard.stockroom.packfiles import Objects
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.torch import TorchEstimator
@@ -30,10 +30,10 @@ from hopyard.tune import Callback, RandomSearch, hp_choice
 
 N = 100
 IMAGES = np.random.default_rng(0).integers(0, 255, (N, 4, 3), np.uint8)
-Write = Callable[..., list[Column]]
+Write = Callable[..., list[SampleColumn]]
 
 
-def write(objects: Objects, **columns: Any) -> list[Column]:
+def write(objects: Objects, **columns: Any) -> list[SampleColumn]:
     """Columns of these samples, published."""
     with objects.writing() as writer:
         records = []
@@ -41,7 +41,7 @@ def write(objects: Objects, **columns: Any) -> list[Column]:
             draft = ColumnDraft(objects, writer, name)
             draft.replace(values)
             records.append((name, draft.flush()))
-    return [Column(objects, name, record) for name, record in records if record is not None]
+    return [SampleColumn(objects, name, record) for name, record in records if record is not None]
 
 
 @pytest.fixture
@@ -50,16 +50,16 @@ def local(tmp_path: Path) -> Objects:
 
 
 @pytest.fixture
-def samples(objects: Objects) -> Samples:
+def samples(objects: Objects) -> JoinedSamples:
     names = [f"row {n}" for n in range(N)]
     lists = [np.arange(n % 4, dtype=np.int32) for n in range(N)]
-    return Samples(write(objects, image=IMAGES, label=np.arange(N), name=names, tokens=lists))
+    return JoinedSamples(write(objects, image=IMAGES, label=np.arange(N), name=names, tokens=lists))
 
 
 # Joining
 
 
-def test_the_order_is_that_of_the_rows_that_come(samples: Samples) -> None:
+def test_the_order_is_that_of_the_rows_that_come(samples: JoinedSamples) -> None:
     for shuffle in (True, False):
         batches = samples.loader(32, shuffle, 5, columns=["label"], epoch=3)
         came = np.concatenate([batch["label"] for batch in batches])
@@ -70,7 +70,7 @@ def test_rows_are_the_samples_in_the_order_of_the_keys(objects: Objects) -> None
     image, label = write(
         objects, image={f"k{n:02}": IMAGES[n] for n in range(N)}, label={f"k{n:02}": n for n in range(N)}
     )
-    samples = Samples([image, label])
+    samples = JoinedSamples([image, label])
     assert len(samples) == N
     assert samples.keys()[:2] == ["k00", "k01"]
     assert samples[:]["label"].tolist() == list(range(N))
@@ -90,7 +90,7 @@ def test_parts_of_nested_samples_are_joined_by_their_pairs(objects: Objects) -> 
         box={7: {"a": [0.5, 1], "b": [2, 3]}, "x": {0: [4, 5]}},
         name={7: {"a": "cat", "b": "dog"}, "x": {0: "cow"}},
     )
-    samples = Samples([boxes, names])
+    samples = JoinedSamples([boxes, names])
     assert samples.keys() == [(7, "a"), (7, "b"), ("x", 0)]
     assert samples[1]["name"] == "dog"
     assert samples[1]["box"].tolist() == [2, 3]
@@ -99,13 +99,13 @@ def test_parts_of_nested_samples_are_joined_by_their_pairs(objects: Objects) -> 
 def test_samples_that_are_missing_somewhere_are_an_error_that_counts_them(objects: Objects) -> None:
     image, label = write(objects, image=dict(enumerate(IMAGES)), label={n: n for n in range(3, N + 5)})
     with pytest.raises(DataError) as error:
-        Samples([image, label])
+        JoinedSamples([image, label])
     assert str(error.value) == (
         "not all samples are in all columns: 'image' has 100; 'label' has 102; 3 of 'image' are not in 'label' "
         "(the first: 0); 97 are in all. To leave out the others: stock.data.samples(['image', 'label'], "
         "missing='drop'); or add what is missing."
     )
-    left = Samples([image, label], missing="drop")
+    left = JoinedSamples([image, label], missing="drop")
     assert left.keys() == list(range(3, N))
     assert left[:]["label"].tolist() == list(range(3, N))
     assert np.array_equal(left[:]["image"], IMAGES[3:])
@@ -113,20 +113,20 @@ def test_samples_that_are_missing_somewhere_are_an_error_that_counts_them(object
 
 def test_chosen_keys_come_in_their_order(objects: Objects) -> None:
     image, label = write(objects, image=IMAGES, label=np.arange(N))
-    chosen = Samples([image, label], keys=[9, 3, 9])
+    chosen = JoinedSamples([image, label], keys=[9, 3, 9])
     assert chosen[:]["label"].tolist() == [9, 3, 9]
     assert chosen.keys() == [9, 3, 9]
     with pytest.raises(DataError, match=r"1 of 2 keys are not in 'image' \(the first: 'cat'\)"):
-        Samples([image, label], keys=[1, "cat"])
-    assert Samples([image, label], keys=[1, "cat"], missing="drop").keys() == [1]
+        JoinedSamples([image, label], keys=[1, "cat"])
+    assert JoinedSamples([image, label], keys=[1, "cat"], missing="drop").keys() == [1]
     with pytest.raises(DataError, match="no sample is in all of 'image' and 'label'"):
-        Samples([image, label], keys=["cat"], missing="drop")
+        JoinedSamples([image, label], keys=["cat"], missing="drop")
 
 
 def test_columns_without_common_keys_say_so(objects: Objects) -> None:
     a, b = write(objects, a={"x": 1}, b={"y": 1})
     with pytest.raises(DataError, match="no sample is in all of 'a' and 'b': they have no key in common"):
-        Samples([a, b], missing="drop")
+        JoinedSamples([a, b], missing="drop")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_columns_without_common_keys_say_so(objects: Objects) -> None:
 )
 def test_anything_but_columns_is_refused(columns: Any, text: str) -> None:
     with pytest.raises(UsageError, match=f"Samples were asked of {text}"):
-        Samples(columns)
+        JoinedSamples(columns)
 
 
 def test_arguments_are_checked(objects: Objects) -> None:
@@ -143,10 +143,10 @@ def test_arguments_are_checked(objects: Objects) -> None:
     with pytest.raises(
         UsageError, match="missing='dorp', but it must be 'error' or 'drop'; did you mean 'drop'"
     ):
-        Samples([image], missing="dorp")  # type: ignore[arg-type]
+        JoinedSamples([image], missing="dorp")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="columns of equal names: image, image"):
-        Samples([image, image])
-    assert list(Samples({"a": image, "b": image}).columns) == ["a", "b"]
+        JoinedSamples([image, image])
+    assert list(JoinedSamples({"a": image, "b": image}).columns) == ["a", "b"]
 
 
 @given(
@@ -160,9 +160,9 @@ def test_the_join_is_the_intersection_in_the_order_of_keys(sets: list[set[int | 
     common = set.intersection(*sets)
     if not common:
         with pytest.raises(DataError, match="no sample is in all of"):
-            Samples(columns, missing="drop")
+            JoinedSamples(columns, missing="drop")
         return
-    found = Samples(columns, missing="drop")
+    found = JoinedSamples(columns, missing="drop")
     assert found.keys() == sorted(common, key=lambda key: (isinstance(key, str), key))
     for column in columns:
         assert found[:][column.name].tolist() == list(map(str, found.keys()))
@@ -171,7 +171,7 @@ def test_the_join_is_the_intersection_in_the_order_of_keys(sets: list[set[int | 
 # As a dataset
 
 
-def test_every_kind_of_column_has_its_place_in_a_batch(samples: Samples) -> None:
+def test_every_kind_of_column_has_its_place_in_a_batch(samples: JoinedSamples) -> None:
     assert str(samples.schema) == "image: uint8[4, 3], label: int64, name: string, tokens: int32[*]"
     batch = samples[[5, 2]]
     assert batch["name"].tolist() == ["row 5", "row 2"]
@@ -189,7 +189,7 @@ def test_what_batches_have_no_place_for_says_so_only_when_it_is_asked_for(object
         label=[1, 2],
     )
     for column, text in ((varying, "whose lengths vary"), (half, "holds bfloat16")):
-        samples = Samples([column, label])
+        samples = JoinedSamples([column, label])
         with pytest.raises(
             UnsupportedTypeError, match=f"column '{column.name}' .*{text}.*make_torch_dataset"
         ):
@@ -198,7 +198,7 @@ def test_what_batches_have_no_place_for_says_so_only_when_it_is_asked_for(object
     assert (first.shape, second.dtype) == ((1, 4), torch.bfloat16)
 
 
-def test_a_shuffled_epoch_is_a_permutation_and_the_next_another(samples: Samples) -> None:
+def test_a_shuffled_epoch_is_a_permutation_and_the_next_another(samples: JoinedSamples) -> None:
     loader = samples.loader(16, shuffle=True, seed=5)
     for epoch in range(2):
         batches = list(loader)
@@ -208,7 +208,7 @@ def test_a_shuffled_epoch_is_a_permutation_and_the_next_another(samples: Samples
         assert [name for batch in batches for name in batch["name"]] == [f"row {label}" for label in labels]
 
 
-def test_a_loader_goes_on_where_its_state_says(samples: Samples) -> None:
+def test_a_loader_goes_on_where_its_state_says(samples: JoinedSamples) -> None:
     def labels(loader: Any) -> list[list[int]]:
         return [batch["label"].tolist() for batch in loader]
 
@@ -225,7 +225,7 @@ def test_a_loader_goes_on_where_its_state_says(samples: Samples) -> None:
         samples.part(range(50)).loader(16, shuffle=True, seed=1).load_state_dict(loader.state_dict())
 
 
-def test_ranks_share_each_step(samples: Samples) -> None:
+def test_ranks_share_each_step(samples: JoinedSamples) -> None:
     ranks = [samples.loader(10, shuffle=True, rank=rank, world_size=2) for rank in range(2)]
     seen = sorted(label for loader in ranks for batch in loader for label in batch["label"].tolist())
     assert seen == list(range(N))
@@ -233,13 +233,13 @@ def test_ranks_share_each_step(samples: Samples) -> None:
 
 def test_scalar_columns_are_stacked(objects: Objects) -> None:
     columns = write(objects, a=np.arange(5.0), b=np.arange(5.0) * 10)
-    batch = next(iter(Samples(columns).loader(2, columns={"x": ["a", "b"]})))
+    batch = next(iter(JoinedSamples(columns).loader(2, columns={"x": ["a", "b"]})))
     assert batch["x"].tolist() == [[0, 0], [1, 10]]
     with pytest.raises(ColumnError, match="'c'"):
-        Samples(columns).loader(2, columns=["c"])
+        JoinedSamples(columns).loader(2, columns=["c"])
 
 
-def test_partitions_are_disjoint_and_make_up_the_whole(samples: Samples) -> None:
+def test_partitions_are_disjoint_and_make_up_the_whole(samples: JoinedSamples) -> None:
     parts = samples.partitions(3)
     assert [len(part) for part in parts] == [34, 33, 33]
     assert [label for part in parts for label in part[:]["label"].tolist()] == list(range(N))
@@ -248,7 +248,7 @@ def test_partitions_are_disjoint_and_make_up_the_whole(samples: Samples) -> None
         samples.partitions(101)
 
 
-def test_a_part_is_of_any_rows_and_its_own(samples: Samples) -> None:
+def test_a_part_is_of_any_rows_and_its_own(samples: JoinedSamples) -> None:
     rows = np.arange(N)
     part = samples.part(rows[::-10])
     rows[:] = 0
@@ -259,14 +259,17 @@ def test_a_part_is_of_any_rows_and_its_own(samples: Samples) -> None:
         part.part([10])
 
 
-def test_fingerprints_tell_rows_apart_and_nothing_else(objects: Objects, samples: Samples) -> None:
-    again = Samples(write(objects, image=IMAGES, label=np.arange(N)))
-    assert again.fingerprint == Samples(write(objects, image=IMAGES.copy(), label=np.arange(N))).fingerprint
+def test_fingerprints_tell_rows_apart_and_nothing_else(objects: Objects, samples: JoinedSamples) -> None:
+    again = JoinedSamples(write(objects, image=IMAGES, label=np.arange(N)))
+    assert (
+        again.fingerprint
+        == JoinedSamples(write(objects, image=IMAGES.copy(), label=np.arange(N))).fingerprint
+    )
     others = [
         samples,
-        Samples(again.columns, keys=[2, 1]),
-        Samples(write(objects, image=IMAGES, label=np.arange(N) + 1)),
-        Samples({"x": again.columns["image"], "label": again.columns["label"]}),
+        JoinedSamples(again.columns, keys=[2, 1]),
+        JoinedSamples(write(objects, image=IMAGES, label=np.arange(N) + 1)),
+        JoinedSamples({"x": again.columns["image"], "label": again.columns["label"]}),
     ]
     assert len({again.fingerprint, *(other.fingerprint for other in others)}) == 5
 
@@ -275,15 +278,15 @@ def test_a_column_that_is_being_written_is_read_as_it_is_now(local: Objects) -> 
     with local.writing() as writer:
         draft = ColumnDraft(writer, writer, "label")
         draft.extend(np.arange(4))
-        now = Samples([draft])
+        now = JoinedSamples([draft])
         draft.extend([9])
-        assert (len(now), len(Samples([draft]))) == (4, 5)
+        assert (len(now), len(JoinedSamples([draft]))) == (4, 5)
         assert now[:]["label"].tolist() == [0, 1, 2, 3]
         with pytest.raises(UsageError, match="'label' has changes that are not committed"):
             pickle.dumps(now)
         draft.flush()
         writer.publish()
-        assert len(pickle.loads(pickle.dumps(Samples([draft])))) == 5
+        assert len(pickle.loads(pickle.dumps(JoinedSamples([draft])))) == 5
 
 
 # In PyTorch
@@ -313,8 +316,8 @@ def test_anything_else_is_refused(local: Objects) -> None:
     with pytest.raises(
         UsageError, match=r"make_torch_dataset\(\) was given keys= or as_dict= with a dataset"
     ):
-        make_torch_dataset(Samples([label]), as_dict=True)
-    assert make_torch_dataset(Samples([label]))[2]["label"].item() == 2
+        make_torch_dataset(JoinedSamples([label]), as_dict=True)
+    assert make_torch_dataset(JoinedSamples([label]))[2]["label"].item() == 2
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on a single core
@@ -360,9 +363,9 @@ def search(store: LocalStore, callbacks: Any = ()) -> RandomSearch:
     )  # fmt: skip
 
 
-def columns_for_training(objects: Objects) -> Samples:
+def columns_for_training(objects: Objects) -> JoinedSamples:
     features = np.random.default_rng(0).standard_normal((64, 4)).astype(np.float32)
-    return Samples(write(objects, features=features, label=(features.sum(1) > 0).astype(np.int64)))
+    return JoinedSamples(write(objects, features=features, label=(features.sum(1) > 0).astype(np.int64)))
 
 
 def test_a_search_over_columns_is_found_again_and_resumed(tmp_path: Path, local: Objects) -> None:

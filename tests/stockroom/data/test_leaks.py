@@ -15,25 +15,25 @@ from hypothesis import strategies as st
 from hopyard.data import Dataset, prepare
 from hopyard.errors import ColumnError, DataError, UsageError
 from hopyard.stockroom.data import leaks as module
-from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.column import SampleColumn
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.data.joined import Samples
-from hopyard.stockroom.data.leaks import Side, equal_rows, leaks, leaks_among
+from hopyard.stockroom.data.joined import JoinedSamples
+from hopyard.stockroom.data.leaks import ComparedSamples, equal_rows, leaks, leaks_among
 from hopyard.stockroom.packfiles import Objects
 from hopyard.storage import MemoryStore
 
-Make = Callable[..., Column]
+Make = Callable[..., SampleColumn]
 
 
 @pytest.fixture
 def column(objects: Objects) -> Make:
-    def written(values: Any, name: str = "image") -> Column:
+    def written(values: Any, name: str = "image") -> SampleColumn:
         with objects.writing() as writer:
             draft = ColumnDraft(objects, writer, name)
             draft.replace(values)
             record = draft.flush()
         assert record is not None
-        return Column(objects, name, record)
+        return SampleColumn(objects, name, record)
 
     return written
 
@@ -82,8 +82,8 @@ def test_samples_of_one_hash_are_told_apart(
         def __hash__(self) -> int:
             return int(self) % hashes
 
-    def side(values: list[int]) -> Side:
-        return Side(
+    def side(values: list[int]) -> ComparedSamples:
+        return ComparedSamples(
             len(values), at_once, lambda rows: [Collides(values[row]) for row in rows], lambda rows: []
         )
 
@@ -113,7 +113,7 @@ def test_rows_of_datasets_are_compared_in_the_columns_asked_for(column: Make) ->
     assert sorted(train[row]["label"] for row, _ in found.pairs) == [15, 16, 17]
     assert all(train[mine]["word"] == val[its]["word"] for mine, its in found.pairs)
     assert len(leaks(train, val, columns=["image"])) == 5
-    samples = Samples([column(image), column(words, "word")])
+    samples = JoinedSamples([column(image), column(words, "word")])
     assert leaks(samples, val, ["image", "word"]).pairs[0][0] == 15
     with pytest.raises(ColumnError, match="'imag'; did you mean 'image'"):
         leaks(train, val, columns=["imag"])
@@ -129,7 +129,7 @@ def test_what_cannot_be_equal_is_an_error(column: Make) -> None:
     with pytest.raises(UsageError, match=r"leaks\(\) was given columns= with two columns"):
         leaks(a, a, columns=["image"])
     (dataset, other) = datasets({"x": np.arange(3)}, {"y": np.arange(3)})
-    with pytest.raises(UsageError, match=r"leaks\(\) was given a Column and a Dataset"):
+    with pytest.raises(UsageError, match=r"leaks\(\) was given a SampleColumn and a Dataset"):
         leaks(a, dataset)
     with pytest.raises(ColumnError, match="have no column in common: x; y"):
         leaks(dataset, other)

@@ -11,9 +11,9 @@ import pytest
 
 from hopyard.data import Dataset, prepare
 from hopyard.errors import DataError, NotFoundError, UsageError
-from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.column import SampleColumn
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.data.joined import Samples
+from hopyard.stockroom.data.joined import JoinedSamples
 from hopyard.stockroom.data.shelf import DataShelf
 from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.packfiles import Objects
@@ -57,7 +57,7 @@ def test_arrays_dicts_and_lists_become_columns(room: Room) -> None:
     assert "image" in shelf
     assert "imago" not in shelf
     assert 3 not in shelf
-    assert isinstance(shelf["image"], Column)
+    assert isinstance(shelf["image"], SampleColumn)
     assert np.array_equal(shelf["image"], IMAGES)
     assert shelf["label"]["dog"] == 2
     assert shelf["name"][[0, 1]] == ["a", "b"]
@@ -123,7 +123,7 @@ def test_columns_are_joined_by_a_list_of_names(room: Room) -> None:
     room.data["image"], room.data["label"] = IMAGES, np.arange(5)
     shelf = room.committed()
     samples = shelf[["image", "label"]]
-    assert isinstance(samples, Samples)
+    assert isinstance(samples, JoinedSamples)
     assert samples[3]["label"] == 3
     assert len(shelf.samples(["image"], keys=[4, 0])) == 2
     room.data["set"] = prepared().train

@@ -13,7 +13,7 @@ import torch
 from tests.stockroom.standin import Staged
 
 from hopyard.errors import CorruptError, DataError, NotFoundError, StorageFullError, UsageError
-from hopyard.stockroom.experiments import ExperimentShelf, Run, series
+from hopyard.stockroom.experiments import ExperimentShelf, StockRun, series
 from hopyard.stockroom.models import ModelShelf
 from hopyard.stockroom.packfiles import Objects
 from hopyard.stockroom.records import RunRecord
@@ -44,7 +44,7 @@ def test_a_run_is_stored_when_it_ends(staged: Staged, shelf: ExperimentShelf, tm
     file.write_bytes(b"picture")
     clock = Clock()
     ModelShelf(staged)["net"] = {"w": torch.ones(1)}
-    with Run(staged, {"lr": 0.1, "sizes": (1, 2)}, {"who": "me"}, {"commit": "abc"}, clock) as run:
+    with StockRun(staged, {"lr": 0.1, "sizes": (1, 2)}, {"who": "me"}, {"commit": "abc"}, clock) as run:
         assert run.status == "running"
         run.log(loss=1.0, acc=np.float32(0.5))
         clock.now += 2
@@ -87,13 +87,13 @@ def test_a_run_is_stored_when_it_ends(staged: Staged, shelf: ExperimentShelf, tm
         found.read("x")
 
 
-def log_and_divide(run: Run) -> None:
+def log_and_divide(run: StockRun) -> None:
     run.log(loss=1)
     1 / 0  # noqa: B018
 
 
 def test_a_run_that_fails_is_stored_and_the_error_goes_on(staged: Staged, shelf: ExperimentShelf) -> None:
-    run = Run(staged)
+    run = StockRun(staged)
     with pytest.raises(ZeroDivisionError), run:
         log_and_divide(run)
     (found,) = shelf.runs()
@@ -107,7 +107,7 @@ def test_a_run_that_fails_is_stored_and_the_error_goes_on(staged: Staged, shelf:
 def test_an_error_that_names_a_file_whose_name_is_no_text_is_stored(
     staged: Staged, shelf: ExperimentShelf
 ) -> None:
-    with pytest.raises(OSError, match="no such"), Run(staged):
+    with pytest.raises(OSError, match="no such"), StockRun(staged):
         raise OSError("no such file: \udcff")
     (found,) = shelf.runs()
     assert found.error is not None
@@ -116,7 +116,7 @@ def test_an_error_that_names_a_file_whose_name_is_no_text_is_stored(
 
 def test_a_run_is_stored_every_30_seconds(staged: Staged, shelf: ExperimentShelf) -> None:
     clock = Clock()
-    run = Run(staged, clock=clock).__enter__()
+    run = StockRun(staged, clock=clock).__enter__()
     for _ in range(3):
         run.log(loss=1)
         clock.now += 20
@@ -133,7 +133,7 @@ def test_full_parts_of_a_series_are_stored_once(
     staged: Staged, shelf: ExperimentShelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(series, "PART", 4)
-    with Run(staged) as run:
+    with StockRun(staged) as run:
         for number in range(11):
             run.log(x=number * 0.5)
             if number % 3 == 2:
@@ -151,7 +151,7 @@ def test_a_full_disk_in_passing_is_a_warning_and_at_the_end_an_error(monkeypatch
         raise StorageFullError("the disk is full")
 
     staged, clock = Staged(), Clock()
-    run = Run(staged, clock=clock).__enter__()
+    run = StockRun(staged, clock=clock).__enter__()
     run.log(loss=1)
     monkeypatch.setattr(staged, "set", fail)
     clock.now += 31
@@ -162,7 +162,7 @@ def test_a_full_disk_in_passing_is_a_warning_and_at_the_end_an_error(monkeypatch
     for store in (run.flush, lambda: run.__exit__(None, None, None)):
         with pytest.raises(StorageFullError, match="the disk is full"):
             store()
-    with pytest.raises(ZeroDivisionError) as caught, Run(staged):
+    with pytest.raises(ZeroDivisionError) as caught, StockRun(staged):
         1 / 0  # noqa: B018
     assert "could not be stored either: the disk is full" in caught.value.__notes__[0]
 
@@ -185,7 +185,7 @@ def test_a_full_disk_in_passing_is_a_warning_and_at_the_end_an_error(monkeypatch
 def test_what_is_no_number_is_named_and_nothing_is_logged(
     staged: Staged, metrics: dict[str, Any], said: str
 ) -> None:
-    with Run(staged) as run:
+    with StockRun(staged) as run:
         run.log(a=1)
         with pytest.raises(DataError, match=said):
             run.log(**metrics)
@@ -196,7 +196,7 @@ def test_what_is_no_number_is_named_and_nothing_is_logged(
 
 
 def test_wrong_uses_are_named(staged: Staged, shelf: ExperimentShelf, tmp_path: Path) -> None:
-    run = Run(staged)
+    run = StockRun(staged)
     with pytest.raises(UsageError, match=r"The run has not begun. Use it in a block: with stock.run"):
         run.log(loss=1)
     with run:
@@ -221,11 +221,11 @@ def test_wrong_uses_are_named(staged: Staged, shelf: ExperimentShelf, tmp_path: 
     with pytest.raises(UsageError, match=r"was begun before. Make a new one: each is one `with` block"):
         run.__enter__()
     with pytest.raises(DataError, match=r"The parameter 'lr' is a builtins.object, but values are"):
-        Run(staged, {"lr": object()})
+        StockRun(staged, {"lr": object()})
     with pytest.raises(
         DataError, match=r"A run's parameters were given as list. Give a dict of them by name"
     ):
-        Run(staged, [1])  # type: ignore[arg-type]
+        StockRun(staged, [1])  # type: ignore[arg-type]
     with pytest.raises(NotFoundError, match=r"there is no run 'x' in the commit 0123abcd. It has 1 runs"):
         shelf.run("x")
     with pytest.raises(UsageError, match=r"opened for reading"):
@@ -235,7 +235,7 @@ def test_wrong_uses_are_named(staged: Staged, shelf: ExperimentShelf, tmp_path: 
 
 
 def test_threads_may_log_to_one_run(staged: Staged, shelf: ExperimentShelf) -> None:
-    with Run(staged) as run:
+    with StockRun(staged) as run:
         threads = [
             threading.Thread(target=lambda: [run.log(a=1, b=2) for _ in range(1000)]) for _ in range(4)
         ]
@@ -273,7 +273,7 @@ def test_runs_are_shown_bounded_and_as_text(staged: Staged, shelf: ExperimentShe
     file = tmp_path / "plot.png"
     file.write_bytes(b"picture")
     ModelShelf(staged)["<b>net"] = {"w": torch.ones(1)}
-    run = Run(staged, {"<i>": "<script>" * 1000}, {f"{number:03}": number for number in range(50)})
+    run = StockRun(staged, {"<i>": "<script>" * 1000}, {f"{number:03}": number for number in range(50)})
     assert repr(run) == "<run without an id yet: new>"
     with run:
         for step in range(3):
@@ -292,13 +292,13 @@ def test_runs_are_shown_bounded_and_as_text(staged: Staged, shelf: ExperimentShe
     ):
         assert row in page
     assert stored.counts == {"<u>loss": 3}
-    with pytest.raises(ZeroDivisionError), Run(staged, id="<b>failed") as failed:
+    with pytest.raises(ZeroDivisionError), StockRun(staged, id="<b>failed") as failed:
         log_and_divide(failed)
     failure = shelf.run("<b>failed")._repr_html_()
     assert "<p>run &lt;b&gt;failed: failed</p>" in failure
     assert "<td>error</td><td>ZeroDivisionError: " in failure
     for number in range(40):
-        with Run(staged, id=f"run-{number}"):
+        with StockRun(staged, id=f"run-{number}"):
             pass
     runs = shelf.runs()
     lines = repr(runs).splitlines()

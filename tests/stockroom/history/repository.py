@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopyard.stockroom.data import Column
+from hopyard.stockroom.data import SampleColumn
 from hopyard.stockroom.experiments import values
 from hopyard.stockroom.history.commits import Commit, read_commit, write_commit
 from hopyard.stockroom.history.conflicts import Conflict
@@ -91,6 +91,6 @@ def samples_of(view: View, name: str) -> dict[Any, Any]:
     column: Any = (
         view.column(name)
         if isinstance(view, Draft)
-        else Column(view.objects, name, view.record("data", name))  # type: ignore[arg-type]
+        else SampleColumn(view.objects, name, view.record("data", name))  # type: ignore[arg-type]
     )
     return {key: sample.tolist() if hasattr(sample, "tolist") else sample for key, sample in column.items()}

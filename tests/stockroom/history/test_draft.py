@@ -14,12 +14,12 @@ import pytest
 from hopyard.errors import CorruptError, StorageError, UsageError
 from hopyard.objects import Tensor
 from hopyard.stockroom.data.drafts import Edit
-from hopyard.stockroom.data.rows import Batch, keys_of, plain
-from hopyard.stockroom.data.samples import Stored, record_for, rows_of, stored_sample
+from hopyard.stockroom.data.rows import KeyedSamples, keys_of, plain
+from hopyard.stockroom.data.samples import StoredSample, record_for, rows_of, stored_sample
 from hopyard.stockroom.experiments import values
 from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.history.locks import collecting
-from hopyard.stockroom.history.operations import Operation
+from hopyard.stockroom.history.operations import WriteOperation
 from hopyard.stockroom.maps import Key, SortedMap, decode, encode
 from hopyard.stockroom.packfiles import Objects
 from hopyard.stockroom.records import DatasetRecord, ModelRecord, RunRecord, ValueRecord
@@ -183,14 +183,14 @@ def test_writes_that_were_told_of_make_the_same_draft_in_another_life(
     with collecting(store):  # whatever is published is told of
         pass
     again = Draft(Objects(store), root)
-    again.apply(map(Operation.decode, told))
+    again.apply(map(WriteOperation.decode, told))
     assert contents(again) == contents(draft)
     assert again.changes() == draft.changes()
     assert again.flush() == draft.flush()
     silent = Draft(Objects(store), root)
     write_all_kinds(silent)
     assert silent.flush() == draft.flush()
-    edits = [edit for edit in (Operation.decode(data).edit for data in told) if edit is not None]
+    edits = [edit for edit in (WriteOperation.decode(data).edit for data in told) if edit is not None]
     assert 0 < len(edits) < len(told)
     forms = {(bool(edit.gone), edit.new is not None) for edit in edits}
     assert forms == {(False, True), (True, False), (True, True)}
@@ -200,7 +200,7 @@ def test_writes_that_were_told_of_make_the_same_draft_in_another_life(
 class Life:
     """A draft that tells a log, and has what others told of before it writes itself."""
 
-    def __init__(self, objects: Objects, root: str, log: list[Operation]) -> None:
+    def __init__(self, objects: Objects, root: str, log: list[WriteOperation]) -> None:
         self.draft = Draft(objects, root, self.tell, self.in_order)
         self.log, self.known = log, 0
 
@@ -210,7 +210,7 @@ class Life:
         self.known = len(self.log)
         yield
 
-    def tell(self, operation: Operation) -> None:
+    def tell(self, operation: WriteOperation) -> None:
         self.log.append(operation)
         self.known += 1
 
@@ -219,7 +219,7 @@ def test_two_lives_that_write_in_turns_have_what_both_wrote_in_its_order(
     objects: Objects, store: LocalStore
 ) -> None:
     root = rooted(objects, {}, {"x": {0: BIG[0]}})
-    log: list[Operation] = []
+    log: list[WriteOperation] = []
     one, other = Life(objects, root, log), Life(Objects(store), root, log)
     column = one.draft.column("x")
     column[1] = BIG[1]
@@ -258,10 +258,10 @@ def test_a_write_that_cannot_be_kept_is_undone(tmp_path: Path) -> None:
 
 
 THINGS = [
-    Operation(things=(("experiment", "ä/b", {"value": [1, None]}),)),
-    Operation(things=(("model", "m", None), ("data", "x", {"column": {}}))),
+    WriteOperation(things=(("experiment", "ä/b", {"value": [1, None]}),)),
+    WriteOperation(things=(("model", "m", None), ("data", "x", {"column": {}}))),
 ]
-SAMPLES: list[dict[Key, Stored]] = [
+SAMPLES: list[dict[Key, StoredSample]] = [
     {1: Tensor.from_numpy(np.zeros((2, 0, 3), np.complex128)), "k": Tensor("C128", (2, 0, 3), np.zeros(0, "u1"))},
     {(1, "a"): Tensor("BF16", (2,), np.arange(4, dtype="u1")), ("b", 2): Tensor("BF16", (0,), np.zeros(0, "u1"))},
     {-1: "ü\0", 0: "", 7: "x" * 3000},
@@ -270,27 +270,29 @@ SAMPLES: list[dict[Key, Stored]] = [
 ]  # fmt: skip
 
 
-def edit_of(samples: dict[Key, Stored], *gone: Key) -> Edit:
+def edit_of(samples: dict[Key, StoredSample], *gone: Key) -> Edit:
     values = list(samples.values())
     record = record_for(values, isinstance(next(iter(samples)), tuple))
     return Edit(
-        record, list(map(encode, gone)), Batch(keys_of(list(map(encode, samples))), rows_of(values, record))
+        record,
+        list(map(encode, gone)),
+        KeyedSamples(keys_of(list(map(encode, samples))), rows_of(values, record)),
     )
 
 
 @pytest.mark.parametrize("operation", THINGS)
-def test_records_come_back_from_the_bytes_of_an_operation(operation: Operation) -> None:
-    assert Operation.decode(operation.encode()) == operation
+def test_records_come_back_from_the_bytes_of_an_operation(operation: WriteOperation) -> None:
+    assert WriteOperation.decode(operation.encode()) == operation
 
 
 @pytest.mark.parametrize("samples", SAMPLES, ids=range(len(SAMPLES)))
 def test_samples_come_back_from_the_bytes_of_an_operation_which_end_as_the_fragment_of_a_commit(
-    samples: dict[Key, Stored], objects: Objects
+    samples: dict[Key, StoredSample], objects: Objects
 ) -> None:
     is_nested = isinstance(next(iter(samples)), tuple)
     gone: tuple[Key, ...] = (("a", 2), (3, "c")) if is_nested else (1, "a")
-    data = Operation("x", edit_of(samples, *gone)).encode()
-    found = Operation.decode(data)
+    data = WriteOperation("x", edit_of(samples, *gone)).encode()
+    found = WriteOperation.decode(data)
     assert found.edit is not None
     assert found.edit.new is not None
     assert (found.column, found.things, list(map(decode, found.edit.gone))) == ("x", (), list(gone))
@@ -310,17 +312,17 @@ def test_samples_come_back_from_the_bytes_of_an_operation_which_end_as_the_fragm
 
 
 @pytest.mark.parametrize("data", [
-    b"", b"12345678901", THINGS[0].encode()[:40], Operation("x", edit_of(SAMPLES[2])).encode()[:-1],
-    Operation("x", edit_of(SAMPLES[2])).encode() + b"x",
-    Operation("x", edit_of(SAMPLES[2])).encode().replace(b'"kind":"string","nbytes"', b'"kind":"bytes","nbytes"'),
-    Operation("x", edit_of(SAMPLES[2], 1)).encode().replace(b'"gone":[1]', b'"gone":{}'),
-    Operation("x", edit_of(SAMPLES[2])).encode().replace(b'{"column":{', b'{"museum":{'),
+    b"", b"12345678901", THINGS[0].encode()[:40], WriteOperation("x", edit_of(SAMPLES[2])).encode()[:-1],
+    WriteOperation("x", edit_of(SAMPLES[2])).encode() + b"x",
+    WriteOperation("x", edit_of(SAMPLES[2])).encode().replace(b'"kind":"string","nbytes"', b'"kind":"bytes","nbytes"'),
+    WriteOperation("x", edit_of(SAMPLES[2], 1)).encode().replace(b'"gone":[1]', b'"gone":{}'),
+    WriteOperation("x", edit_of(SAMPLES[2])).encode().replace(b'{"column":{', b'{"museum":{'),
 ])  # fmt: skip
 def test_bytes_that_are_no_operation_say_so(data: bytes) -> None:
     with pytest.raises(
         CorruptError, match=r"a staged write cannot be read \((?!CorruptError).*hopyard stock status"
     ):
-        Operation.decode(data)
+        WriteOperation.decode(data)
 
 
 def test_an_edit_of_a_column_that_holds_something_else_is_refused(objects: Objects) -> None:
@@ -328,7 +330,7 @@ def test_an_edit_of_a_column_that_holds_something_else_is_refused(objects: Objec
     with pytest.raises(
         CorruptError, match=r"'x' is of strings, but the column holds float64.*hopyard stock reset"
     ):
-        draft.apply([Operation("x", edit_of(SAMPLES[2]))])
+        draft.apply([WriteOperation("x", edit_of(SAMPLES[2]))])
     assert contents(draft) == {"x": {1: 1.5}}
 
 

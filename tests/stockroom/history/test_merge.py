@@ -20,7 +20,7 @@ from hopyard.stockroom.history.commits import read_commit
 from hopyard.stockroom.history.conflicts import Conflict, listed
 from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.history.merge import MergeResult, merge_commits, merge_roots
-from hopyard.stockroom.history.operations import Operation
+from hopyard.stockroom.history.operations import WriteOperation
 from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.records import DatasetRecord, ModelRecord, RunRecord
 from hopyard.storage import LocalStore, MemoryStore
@@ -313,7 +313,7 @@ class History(RuleBasedStateMachine):
         draft._told = lambda operation: stage.append(operation.encode())
         change(draft, changes, {})
         again = self.repository.draft(self.tip(branch))
-        again.apply(map(Operation.decode, stage.operations()))
+        again.apply(map(WriteOperation.decode, stage.operations()))
         expected = {k: v for k, v in (self.model[branch] | changes).items() if v is not None}
         assert contents(again) == contents(draft) == expected
         made = self.repository.publish(again, *self.parents(branch), branch=branch)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hopyard.errors import CorruptError, UsageError
-from hopyard.stockroom.history.stage import Position, Stage, stages
+from hopyard.stockroom.history.stage import Stage, StagePosition, stages
 from hopyard.storage import LocalStore, MemoryStore, Store
 
 A, B = "a" * 64, "b" * 64
@@ -117,7 +117,7 @@ RULE = r"It is a staged write, which nothing else has\. Restore .* stock verify 
 
 def check_damaged(store: Store, what: str) -> None:
     """Whoever reads or writes gets the error; who discards all gets rid of it."""
-    known = Position(1, bytes(32))
+    known = StagePosition(1, bytes(32))
     for uses in (
         lambda stage: stage.operations(),
         lambda stage: stage.since(known),

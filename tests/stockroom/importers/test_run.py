@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hopyard.errors import DataError, StorageError, UsageError, WorkerLostError
 from hopyard.stockroom.importers.base import ColumnSource
-from hopyard.stockroom.importers.run import Progress, read_columns
+from hopyard.stockroom.importers.run import ImportProgress, read_columns
 from hopyard.stockroom.importers.testing import gathered
 
 
@@ -80,7 +80,7 @@ def test_progress_says_rate_and_time_left(monkeypatch):
     seen = []
     for _ in read_columns([numbers(count=10)], chunk_bytes=32, start={"n": 2}, watch=seen.append):
         pass
-    assert seen == [Progress(6, 10, 1.0, 4.0, 1.0), Progress(10, 10, 2.0, 4.0, 0.0)]
+    assert seen == [ImportProgress(6, 10, 1.0, 4.0, 1.0), ImportProgress(10, 10, 2.0, 4.0, 0.0)]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tests.stockroom.remotes.repositories import at, commit, samples, tip
 
-from hopyard.stockroom.experiments import Run
+from hopyard.stockroom.experiments import StockRun
 from hopyard.stockroom.history.commits import read_commit, write_commit
 from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.remotes import Repository
@@ -39,7 +39,7 @@ def full(store: Store | Path, folder: Path) -> Repository:
 
 def with_run(repository: Repository, artifact: Path) -> None:
     draft = Draft(repository.objects, read_commit(repository.objects, tip(repository)).root)
-    with Run(draft, {"lr": 0.1}, id="first") as run:
+    with StockRun(draft, {"lr": 0.1}, id="first") as run:
         run.log(loss=1.0)
         run.log_artifact(artifact)
     root = draft.flush()

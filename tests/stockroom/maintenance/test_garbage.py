@@ -22,13 +22,13 @@ from tests.stockroom.maintenance.stores import FullDisk, KillingStore
 from tests.stockroom.remotes.repositories import at, commit, content, root_of, samples, tip, whole
 
 from hopyard.errors import CorruptError, StorageError, StorageFullError
-from hopyard.stockroom.data import Column
+from hopyard.stockroom.data import SampleColumn
 from hopyard.stockroom.git import Head, Place
 from hopyard.stockroom.git import at as place_at
 from hopyard.stockroom.git import write as write_head
 from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.history.locks import reading, writing
-from hopyard.stockroom.history.operations import Operation
+from hopyard.stockroom.history.operations import WriteOperation
 from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.maintenance import gc, verify
 from hopyard.stockroom.records import ColumnRecord
@@ -100,7 +100,7 @@ def test_many_small_packfiles_become_one_of_each_group(tmp_path: Path) -> None:
     repository = begun(tmp_path)
     for number in range(12):
         commit(repository, image=samples(1, start=number, size=3_001), values={"n": number})
-    column = Column(repository.objects, "image", column_record(repository, "image"))
+    column = SampleColumn(repository.objects, "image", column_record(repository, "image"))
     open_before = column[...]
     names = {entry.name for entry in repository.store.list("packfiles")}
     assert len(names) == 36
@@ -145,7 +145,9 @@ def test_everything_that_leads_to_commits_keeps_them(tmp_path: Path) -> None:
         repository.references.set(name, digest, "Ada")
     repository.references.set("worktrees/two", kept["tags/t"], "Ada")  # it moved on; its log keeps the commit
     staged_upon = dropped(repository, "upon", u=samples(2))
-    Stage(repository.store, "main", staged_upon).append(Operation(things=(("data", "u", None),)).encode())
+    Stage(repository.store, "main", staged_upon).append(
+        WriteOperation(things=(("data", "u", None),)).encode()
+    )
     draft = Draft(repository.objects, None)
     draft.column("large").update(samples(5, seed=9))
     draft.flush()
@@ -153,7 +155,7 @@ def test_everything_that_leads_to_commits_keeps_them(tmp_path: Path) -> None:
     record = draft.column("large").flush()
     assert record is not None
     Stage(repository.store, "gone", None).append(
-        Operation(things=(("data", "large", record.to_json()),)).encode()
+        WriteOperation(things=(("data", "large", record.to_json()),)).encode()
     )
     read = dropped(repository, "read", r=samples(2, seed=7))
     away = dropped(repository, "away", a=samples(2, seed=8))
@@ -162,7 +164,7 @@ def test_everything_that_leads_to_commits_keeps_them(tmp_path: Path) -> None:
         for digest in [*kept.values(), staged_upon, read]:
             content(reopened(repository), digest)
         staged = Draft(reopened(repository).objects, None)
-        staged.apply(map(Operation.decode, Stage(repository.store, "gone", None).operations()))
+        staged.apply(map(WriteOperation.decode, Stage(repository.store, "gone", None).operations()))
         assert len(staged.column("large")[...]) == 5
         assert not is_here(repository, away)
     gc(repository)

@@ -24,21 +24,21 @@ from torch.utils.data import DataLoader
 
 from hopyard import StockRoom, make_torch_dataset
 from hopyard.errors import BusyError, DataError, NotFoundError, PurgedError, UsageError
-from hopyard.stockroom.data import Column, Samples
+from hopyard.stockroom.data import JoinedSamples, SampleColumn
 from hopyard.stockroom.data.conflicts import diff_columns
 from hopyard.stockroom.data.rows import plain as plain_keys
 from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.history.merge import merge_commits
-from hopyard.stockroom.history.operations import Operation
+from hopyard.stockroom.history.operations import WriteOperation
 from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.maintenance import gc, purge, verify
 from hopyard.stockroom.packfiles.tombstones import Tombstones
 from hopyard.stockroom.records import ColumnRecord
 from hopyard.stockroom.remotes import (
-    Known,
+    FetchSelection,
+    KnownRemote,
     OnDemand,
     Repository,
-    Wanted,
     bring,
     fetch,
     push,
@@ -60,14 +60,14 @@ def plain(*keys: int) -> dict[Any, Any]:
     return {key: np.full(40, key + 1, np.uint8) for key in keys}
 
 
-def column(repository: Repository, digest: str | None = None, name: str = "image") -> Column:
+def column(repository: Repository, digest: str | None = None, name: str = "image") -> SampleColumn:
     digest = digest or tip(repository)
     record = Snapshot(repository.objects, root_of(repository, digest), digest).record("data", name)
     assert isinstance(record, ColumnRecord)
-    return Column(repository.objects, name, record)
+    return SampleColumn(repository.objects, name, record)
 
 
-def readable(given: Column) -> dict[Any, Any]:
+def readable(given: SampleColumn) -> dict[Any, Any]:
     """The samples under all keys, also those that purged ones had: None."""
     found = {}
     for key in (key for fragment in given.fragments() for key in plain_keys(fragment.keys)):
@@ -174,22 +174,22 @@ def test_positions_mean_the_same_in_another_process_although_more_is_purged(tmp_
 def test_an_epoch_goes_on_without_purged_samples(tmp_path: Path) -> None:
     repository, _ = with_secret(tmp_path)
     commit(repository, number={key: np.array(key) for key in (1, 2, 3, 4, 7)})
-    whole = Samples([column(repository), column(repository, name="number")]).fingerprint
+    whole = JoinedSamples([column(repository), column(repository, name="number")]).fingerprint
     purged(repository)
     image, label = column(reopened(repository)), column(reopened(repository), name="number")
-    samples = Samples([image, label])
+    samples = JoinedSamples([image, label])
     assert (len(samples), samples.keys()) == (4, [1, 2, 4, 7])
     assert samples.fingerprint != whole
     for batch in samples.loader(batch_size=3, shuffle=True):
         assert (batch["image"][:, 0] == batch["number"] + 1).all()
-    assert [len(Samples([one])) for one in (image, label)] == [4, 5]
+    assert [len(JoinedSamples([one])) for one in (image, label)] == [4, 5]
     items = list(DataLoader(make_torch_dataset([label, image]), num_workers=1))
     assert [int(number) for number, _ in items] == [1, 2, 4, 7]
     with pytest.raises(PurgedError, match="the sample 3 was purged"):
-        Samples([image, label], keys=[1, 3])
+        JoinedSamples([image, label], keys=[1, 3])
     commit(repository, number={9: np.array(9)})
     with pytest.raises(DataError, match="not all samples are in all columns"):
-        Samples([image, column(repository, name="number")])
+        JoinedSamples([image, column(repository, name="number")])
 
 
 def test_a_draft_passes_over_purged_samples_too(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_what_is_staged_is_purged_too(tmp_path: Path) -> None:
     assert (report.keys, report.staged) == ([3, 9, 20], 2)
     assert not holds(tmp_path, SECRET)
     again = Draft(reopened(repository).objects, root_of(repository, commits[-1]))
-    again.apply(map(Operation.decode, stage.operations()))
+    again.apply(map(WriteOperation.decode, stage.operations()))
     assert sorted(again.column("image").keys()) == [1, 2, 4, 7, 10, 21]
     # And a stage that has a column of its own.
     large = Draft(repository.objects, root_of(repository, commits[-1]))
@@ -294,7 +294,7 @@ def test_what_is_staged_is_purged_too(tmp_path: Path) -> None:
     large.publish()
     large.release()
     Stage(repository.store, "two", commits[-1]).append(
-        Operation(things=(("data", "image", record.to_json()),)).encode()
+        WriteOperation(things=(("data", "image", record.to_json()),)).encode()
     )
     assert holds(tmp_path, SECRET)
     purged(repository, 30)
@@ -316,7 +316,7 @@ def test_what_is_rewritten_compared_or_merged_leaves_purged_samples_out(tmp_path
     assert not merged.conflicts
     record = Snapshot(repository.objects, merged.root, "merged").record("data", "image")
     assert isinstance(record, ColumnRecord)
-    found = readable(Column(repository.objects, "image", record))
+    found = readable(SampleColumn(repository.objects, "image", record))
     assert {key: value for key, value in found.items() if value} == {
         1: [2] * 40, 2: [0] * 40, 4: [5] * 40, 7: [8] * 40,
     }  # fmt: skip
@@ -328,11 +328,11 @@ def test_what_is_rewritten_compared_or_merged_leaves_purged_samples_out(tmp_path
 def test_a_remote_and_another_clone_learn_of_it(tmp_path: Path) -> None:
     repository, _ = with_secret(tmp_path / "one")
     remote = at(tmp_path / "remote", "origin", index=False)
-    remember(repository.store, Known("origin", remote.store.url))
+    remember(repository.store, KnownRemote("origin", remote.store.url))
     push(repository, remote, ["main"], ["v1"])
     clone = begun(tmp_path / "clone")
     heads = fetch(clone, remote).heads
-    bring(clone, [remote], select(clone.objects, heads.values(), Wanted(data=True, history=True)))
+    bring(clone, [remote], select(clone.objects, heads.values(), FetchSelection(data=True, history=True)))
     lazy = begun(tmp_path / "lazy")
     fetch(lazy, remote)
     report = purged(repository)
@@ -382,7 +382,7 @@ def test_clones_that_purged_different_samples_are_united(tmp_path: Path) -> None
     push(repository, remote, ["main"], ["v1"])
     other = begun(tmp_path / "two")
     heads = fetch(other, remote).heads
-    bring(other, [remote], select(other.objects, heads.values(), Wanted(data=True, history=True)))
+    bring(other, [remote], select(other.objects, heads.values(), FetchSelection(data=True, history=True)))
     purged(repository, 3)
     purged(other, 4)
     clone_with_branch(other, heads["main"])

@@ -19,14 +19,24 @@ from hopyard import StockRoom
 from hopyard.errors import CorruptError, FormatError, NotFoundError, NotWritableError
 from hopyard.stockroom.history.commits import write_commit
 from hopyard.stockroom.history.draft import Draft
-from hopyard.stockroom.history.operations import Operation
+from hopyard.stockroom.history.operations import WriteOperation
 from hopyard.stockroom.history.stage import Stage
 from hopyard.stockroom.maintenance import Verified, gc, verify
 from hopyard.stockroom.maintenance.problems import Problem
 from hopyard.stockroom.maintenance.roots import roots_of_store
 from hopyard.stockroom.packfiles.layout import read_packfile
 from hopyard.stockroom.records import ModelRecord
-from hopyard.stockroom.remotes import Known, Repository, Wanted, bring, fetch, needs, push, remember, select
+from hopyard.stockroom.remotes import (
+    FetchSelection,
+    KnownRemote,
+    Repository,
+    bring,
+    fetch,
+    needs,
+    push,
+    remember,
+    select,
+)
 from hopyard.stockroom.views.view import Snapshot
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.storage.format import format_header, root_format
@@ -228,7 +238,7 @@ def test_a_wrong_index_is_made_anew(repository: Repository) -> None:
 def test_what_is_staged_is_needed(repository: Repository) -> None:
     stage = Stage(repository.store, "main", tip(repository))
     record = ModelRecord("d" * 64, 1).to_json()
-    stage.append(Operation(things=(("model", "net", record),)).encode())
+    stage.append(WriteOperation(things=(("model", "net", record),)).encode())
     (problem,) = verify(repository).problems
     assert problem.kind == "missing"
     assert problem.needed_by == f"model/net of stage/main/{tip(repository)}/000000000001"
@@ -236,7 +246,7 @@ def test_what_is_staged_is_needed(repository: Repository) -> None:
 
 def test_data_that_only_a_remote_has_is_counted(original: Path, tmp_path: Path) -> None:
     clone = begun(tmp_path / "clone")
-    remember(clone.store, Known("origin", str(original)))
+    remember(clone.store, KnownRemote("origin", str(original)))
     origin = at(original, "origin")
     fetched = fetch(clone, origin)
     report = verify(clone)
@@ -248,7 +258,7 @@ def test_data_that_only_a_remote_has_is_counted(original: Path, tmp_path: Path) 
     )  # as a clone does: a branch of its own at that commit
     clone.references.set("tags/v1", tip(origin), "Ada")
     assert verify(clone) == report
-    bring(clone, [origin], select(clone.objects, fetched.heads.values(), Wanted(True, history=True)))
+    bring(clone, [origin], select(clone.objects, fetched.heads.values(), FetchSelection(True, history=True)))
     assert verify(clone).elsewhere < report.elsewhere
     clone.references.set("heads/mine", tip(origin), "Ada")
     made = commit(clone, "mine", extra=samples(1))

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from hopyard import StockRoom
 from hopyard.errors import CorruptError, StorageError
 from hopyard.objects import Tensor, digest
-from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.column import SampleColumn
 from hopyard.stockroom.data.fragments import Fragment, encode_fragment
-from hopyard.stockroom.data.rows import Batch, Rows
+from hopyard.stockroom.data.rows import KeyedSamples, SampleBytes
 from hopyard.stockroom.data.samples import empty_record
 from hopyard.stockroom.experiments.read import RunView
 from hopyard.stockroom.experiments.values import read as read_value
 from hopyard.stockroom.history.commits import log, read_commit, write_commit
 from hopyard.stockroom.history.references import References
 from hopyard.stockroom.maps import SortedMap, encode
-from hopyard.stockroom.models.content import Content
+from hopyard.stockroom.models.content import StoredModel
 from hopyard.stockroom.packfiles import Objects
 from hopyard.stockroom.packfiles.layout import read_packfile
 from hopyard.stockroom.records import ColumnRecord, RunRecord, ValueRecord, parse
@@ -193,8 +193,8 @@ def test_records(value: Any) -> None:
 @FUZZED
 @given(mutated(MODEL))
 def test_models(value: Any) -> None:
-    refused(lambda: Content(OBJECTS, value, "net").values())
-    refused(lambda: Content(OBJECTS, value, "net").tree())
+    refused(lambda: StoredModel(OBJECTS, value, "net").values())
+    refused(lambda: StoredModel(OBJECTS, value, "net").tree())
 
 
 @FUZZED
@@ -217,13 +217,14 @@ def test_values(value: Any) -> None:
     refused(lambda: read_value(OBJECTS, ValueRecord(value)))
 
 
-RANGE = Batch(np.arange(5), Rows(np.zeros((5, 8), np.uint8)))
-SPARSE = Batch(
-    np.array([1, 5, 6]), Rows(np.zeros(12, np.uint8), np.array([0, 4, 4, 12]), np.array([[1], [0], [2]]))
+RANGE = KeyedSamples(np.arange(5), SampleBytes(np.zeros((5, 8), np.uint8)))
+SPARSE = KeyedSamples(
+    np.array([1, 5, 6]),
+    SampleBytes(np.zeros(12, np.uint8), np.array([0, 4, 4, 12]), np.array([[1], [0], [2]])),
 )
-NAMED = Batch(
+NAMED = KeyedSamples(
     np.array([encode("a"), encode("b"), encode(("b", 1))], object),
-    Rows(np.zeros(6, np.uint8), np.array([0, 1, 1, 6])),
+    SampleBytes(np.zeros(6, np.uint8), np.array([0, 1, 1, 6])),
 )
 COLUMNS = [
     (empty_record("tensor", "F32", (2,), False), RANGE),
@@ -233,7 +234,7 @@ COLUMNS = [
 
 
 @st.composite
-def fragment_bytes(draw: st.DrawFn) -> tuple[ColumnRecord, Batch, bytes]:
+def fragment_bytes(draw: st.DrawFn) -> tuple[ColumnRecord, KeyedSamples, bytes]:
     """A fragment with another header, or another number in what follows it."""
     record, batch = draw(st.sampled_from(COLUMNS))
     data = encode_fragment(record, [batch])[0]
@@ -253,7 +254,7 @@ def fragment_bytes(draw: st.DrawFn) -> tuple[ColumnRecord, Batch, bytes]:
 
 @FUZZED
 @given(fragment_bytes())
-def test_fragments(given: tuple[ColumnRecord, Batch, bytes]) -> None:
+def test_fragments(given: tuple[ColumnRecord, KeyedSamples, bytes]) -> None:
     record, batch, data = given
 
     def read() -> None:
@@ -271,7 +272,7 @@ def test_fragments(given: tuple[ColumnRecord, Batch, bytes]) -> None:
         nbytes = int(batch.rows.nbytes)
         pages = SortedMap(writer, None).update(writer, {encode(keys[0]): [name, last, len(keys), nbytes]})
     said = ColumnRecord(**{**vars(record), "pages": pages.root, "count": len(keys), "nbytes": nbytes})
-    column = Column(objects, "x", said)
+    column = SampleColumn(objects, "x", said)
     for one in (lambda: column.take(range(len(keys))), lambda: list(column.items()), lambda: column[keys[0]]):
         refused(one)
 
@@ -288,7 +289,7 @@ def test_a_map_that_says_something_else_of_a_fragment(fields: Any, at: int, odd:
         pages = SortedMap(writer, None).update(
             writer, {encode(0): value} if odd != "\ud800" else {encode(0): 0}
         )
-    column = Column(
+    column = SampleColumn(
         objects, "x", ColumnRecord(**{**vars(record), "pages": pages.root, "count": 5, "nbytes": 40})
     )
     for _ in range(3):
@@ -305,7 +306,7 @@ def test_a_column_of_another_dtype_or_shape_than_its_fragments_is_refused(dtype:
     with objects.writing() as writer:
         name = writer.add("fragment", encode_fragment(*COLUMNS[0][:1], [RANGE])[0])
         pages = SortedMap(writer, None).update(writer, {encode(0): [name, 4, 5, 40]})
-    column = Column(objects, "x", ColumnRecord("tensor", dtype, shape, False, 0, pages.root, 5, 40))
+    column = SampleColumn(objects, "x", ColumnRecord("tensor", dtype, shape, False, 0, pages.root, 5, 40))
     with pytest.raises(CorruptError, match=r"is not a fragment of it .*but the column holds"):
         column[0]
 

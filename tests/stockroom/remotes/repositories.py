@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hopyard.stockroom.data import Column
+from hopyard.stockroom.data import SampleColumn
 from hopyard.stockroom.experiments import ExperimentShelf
 from hopyard.stockroom.history.commits import log, read_commit, write_commit
 from hopyard.stockroom.history.draft import Draft
@@ -73,7 +73,7 @@ def content(repository: Repository, digest: str) -> dict[str, Any]:
     for name in snapshot.names("data"):
         record = snapshot.record("data", name)
         assert isinstance(record, ColumnRecord)
-        column = Column(repository.objects, name, record)
+        column = SampleColumn(repository.objects, name, record)
         found[f"data/{name}"] = {key: np.asarray(column[key]).tolist() for key in column}
     for name in snapshot.names("model"):
         found[f"model/{name}"] = repr(ModelShelf(snapshot)[name])

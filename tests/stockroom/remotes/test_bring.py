@@ -11,12 +11,22 @@ import pytest
 from tests.stockroom.remotes.repositories import CountingStore, at, commit, content, root_of, samples, tip
 
 from hopyard.errors import CorruptError, NotFoundError, UsageError
-from hopyard.stockroom.data import Column
-from hopyard.stockroom.experiments import Run
+from hopyard.stockroom.data import SampleColumn
+from hopyard.stockroom.experiments import StockRun
 from hopyard.stockroom.history.commits import log, write_commit
 from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.records import ColumnRecord
-from hopyard.stockroom.remotes import ALL, Never, OnDemand, Repository, Wanted, bring, fetch, push, select
+from hopyard.stockroom.remotes import (
+    ALL,
+    FetchSelection,
+    Never,
+    OnDemand,
+    Repository,
+    bring,
+    fetch,
+    push,
+    select,
+)
 from hopyard.stockroom.remotes.repository import claim
 from hopyard.stockroom.views.view import Snapshot
 from hopyard.storage import LocalStore, MemoryStore, Store
@@ -46,16 +56,16 @@ def copy(local: Repository, remote: Repository, tmp_path: Path) -> Repository:
     return copy
 
 
-def column(repository: Repository, name: str) -> Column:
+def column(repository: Repository, name: str) -> SampleColumn:
     snapshot = Snapshot(repository.objects, root_of(repository, tip(repository)), "main")
     record = snapshot.record("data", name)
     assert isinstance(record, ColumnRecord)
-    return Column(repository.objects, name, record)
+    return SampleColumn(repository.objects, name, record)
 
 
 def brought(copy: Repository, remote: Repository, **wanted: Any) -> Any:
     options = {name: wanted.pop(name) for name in ("max_bytes", "report") if name in wanted}
-    return bring(copy, [remote], select(copy.objects, [tip(copy)], Wanted(**wanted)), **options)
+    return bring(copy, [remote], select(copy.objects, [tip(copy)], FetchSelection(**wanted)), **options)
 
 
 def test_a_column_comes(copy: Repository, remote: Repository, local: Repository) -> None:
@@ -158,15 +168,22 @@ def test_what_no_remote_has_is_named(copy: Repository, remote: Repository) -> No
     with pytest.raises(
         NotFoundError, match=r"of data/label is neither in .* nor at memory://.*Nothing was fetched"
     ):
-        bring(copy, [at(MemoryStore(), "empty")], select(copy.objects, [tip(copy)], Wanted(data=["label"])))
+        bring(
+            copy,
+            [at(MemoryStore(), "empty")],
+            select(copy.objects, [tip(copy)], FetchSelection(data=["label"])),
+        )
     with pytest.raises(
         NotFoundError,
         match=r"no remote is known here from which they could come. Fetch from where they are by its address",
     ):
-        bring(copy, [], select(copy.objects, [tip(copy)], Wanted(data=["label"])))
+        bring(copy, [], select(copy.objects, [tip(copy)], FetchSelection(data=["label"])))
     empty = at(MemoryStore(), "empty")
     assert (
-        bring(copy, [empty, remote], select(copy.objects, [tip(copy)], Wanted(data=["label"]))).objects == 1
+        bring(
+            copy, [empty, remote], select(copy.objects, [tip(copy)], FetchSelection(data=["label"]))
+        ).objects
+        == 1
     )
 
 
@@ -257,7 +274,7 @@ def test_what_no_remote_has_is_not_found(copy: Repository) -> None:
 def test_files_come(local: Repository, remote: Repository, store: Store, tmp_path: Path) -> None:
     (tmp_path / "report.txt").write_text("hello" * 1000)
     draft = Draft(local.objects, None)
-    with Run(draft) as run:
+    with StockRun(draft) as run:
         run.log(loss=0.5)
         run.log_artifact(tmp_path / "report.txt")
     root = draft.flush()

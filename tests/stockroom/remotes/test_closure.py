@@ -14,7 +14,7 @@ from tests.stockroom.remotes.repositories import at, commit, root_of, samples, t
 from hopyard.data import open_dataset, prepare
 from hopyard.errors import CorruptError
 from hopyard.stockroom.data.datasets import open_stored, store_dataset
-from hopyard.stockroom.experiments import Run, RunView
+from hopyard.stockroom.experiments import RunView, StockRun
 from hopyard.stockroom.history.commits import write_commit
 from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.maps import SortedMap, encode
@@ -98,7 +98,7 @@ def test_everything_on_the_shelves_is_needed(local: Repository, remote: Reposito
     )
     draft = Draft(local.objects, root_of(local, tip(local)))
     draft.set("data", "table", store_dataset(draft.writer, open_dataset(str(tmp_path / "prepared"))))
-    with Run(draft) as run:
+    with StockRun(draft) as run:
         run.log(loss=1.0)
         run.log_artifact(tmp_path / "note")
     root = draft.flush()

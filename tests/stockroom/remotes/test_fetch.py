@@ -12,7 +12,7 @@ from hopyard.errors import CorruptError, NotFoundError, StorageError
 from hopyard.stockroom.data.repacking import bury_samples
 from hopyard.stockroom.packfiles.tombstones import Purged
 from hopyard.stockroom.remotes import Fetched, Repository, delete, fetch, forget, needs, push
-from hopyard.stockroom.remotes.known import Known, names, recall, remember
+from hopyard.stockroom.remotes.known import KnownRemote, names, recall, remember
 from hopyard.storage import LocalStore, MemoryStore, Store, open_store
 
 
@@ -137,7 +137,7 @@ def test_several_remotes(local: Repository, tmp_path: Path) -> None:
     fetch(copy, one)
     fetch(copy, two)
     assert copy.references.names("remotes") == {"one/main": first, "two/main": second}
-    remember(copy.store, Known("one", one.store.url))
+    remember(copy.store, KnownRemote("one", one.store.url))
     forget(copy, "one")
     assert copy.references.names("remotes") == {"two/main": second}
     assert names(copy.store) == []
@@ -146,7 +146,9 @@ def test_several_remotes(local: Repository, tmp_path: Path) -> None:
 
 
 def test_a_remote_with_many_tags_stays_known(local: Repository) -> None:
-    known = Known("origin", "s3://bucket", tags={f"v{number}": f"{number:064x}" for number in range(20_000)})
+    known = KnownRemote(
+        "origin", "s3://bucket", tags={f"v{number}": f"{number:064x}" for number in range(20_000)}
+    )
     remember(local.store, known)
     assert recall(local.store, "origin") == known
 

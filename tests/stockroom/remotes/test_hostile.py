@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from hopyard import StockRoom
 from hopyard.cli import app
 from hopyard.errors import CorruptError, HopyardError, NotFoundError, StorageError
-from hopyard.stockroom.data import Column
+from hopyard.stockroom.data import SampleColumn
 from hopyard.stockroom.data.repacking import bury_samples
 from hopyard.stockroom.history.commits import log
 from hopyard.stockroom.maintenance import gc, purge, verify
@@ -37,10 +37,10 @@ RECORD = (Purged(0, "2026-01-01T00:00:00+00:00", "Mallory", "because"),)
 Content = dict[tuple[str, Any], Any]
 
 
-def column(repository: Repository, digest: str, name: str = "image") -> Column:
+def column(repository: Repository, digest: str, name: str = "image") -> SampleColumn:
     record = Snapshot(repository.objects, root_of(repository, digest), digest).record("data", name)
     assert isinstance(record, ColumnRecord)
-    return Column(repository.objects, name, record)
+    return SampleColumn(repository.objects, name, record)
 
 
 def fragment(repository: Repository, digest: str) -> str:

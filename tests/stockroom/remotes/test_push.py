@@ -14,8 +14,8 @@ from hopyard.stockroom.data.repacking import bury_samples
 from hopyard.stockroom.packfiles.tombstones import Purged
 from hopyard.stockroom.remotes import (
     ALL,
-    Progress,
     Repository,
+    TransferProgress,
     bring,
     delete,
     fetch,
@@ -33,7 +33,7 @@ def test_what_was_pushed_is_whole_there(local: Repository, remote: Repository, t
     first = tip(local)
     second = commit(local, "main", "2", image=samples(2, start=3, seed=1), label={0: "cat", "dog": "dog"})
     local.references.set("tags/v1", first, "Ada")
-    seen: list[Progress] = []
+    seen: list[TransferProgress] = []
     pushed = push(local, remote, ["main"], ["v1"], by="Ada", report=seen.append)
     assert pushed.branches == {"main": (None, second)}
     assert pushed.tags == {"v1": first}

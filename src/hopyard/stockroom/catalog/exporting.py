@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from hopyard.data import Dataset
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.catalog.shelves import Shelves
-from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.column import SampleColumn
 from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.samples import describe, is_uncommon
 from hopyard.stockroom.models import export_safetensors
@@ -123,7 +123,7 @@ def _replaced(file: Path, write: Callable[[Path], None]) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _blocks(column: Column) -> Iterator[Any]:
+def _blocks(column: SampleColumn) -> Iterator[Any]:
     """Numbers of samples, some at a time."""
     step = max(1, _AT_ONCE // max(1, column.nbytes // max(1, len(column))))
     for first in range(0, len(column), step):
@@ -144,12 +144,12 @@ def _write_text(file: Path, text: str) -> None:
     file.write_text(text + "\n", encoding="utf-8")
 
 
-def _write_npy(column: Column, file: Path) -> None:
+def _write_npy(column: SampleColumn, file: Path) -> None:
     with file.open("wb") as out:
         _write_samples(column, out)
 
 
-def _write_npz(path: str, column: Column, file: Path) -> None:
+def _write_npz(path: str, column: SampleColumn, file: Path) -> None:
     keys = _keys(path, column, "array of NumPy")
     array = np.array(keys) if keys else np.zeros(0, np.int64)
     if array.tolist() != keys:  # NumPy takes a NUL at the end of a text for filling
@@ -161,7 +161,7 @@ def _write_npz(path: str, column: Column, file: Path) -> None:
             _write_samples(column, out)
 
 
-def _write_samples(column: Column, out: IO[bytes]) -> None:
+def _write_samples(column: SampleColumn, out: IO[bytes]) -> None:
     """All samples, in the order of their keys, as ``numpy.save`` writes an array."""
     first = np.asarray(column.take(np.arange(min(1, len(column)))))
     header = np.lib.format.header_data_from_array_1_0(first)
@@ -171,7 +171,7 @@ def _write_samples(column: Column, out: IO[bytes]) -> None:
         out.write(np.ascontiguousarray(column.take(rows)).data)
 
 
-def _keys(path: str, column: Column, where: str) -> list[Any]:
+def _keys(path: str, column: SampleColumn, where: str) -> list[Any]:
     """All keys of a column, which are ints or are texts."""
     keys = list(column.keys())
     kinds = {type(key) for key in keys}
@@ -182,15 +182,15 @@ def _keys(path: str, column: Column, where: str) -> list[Any]:
     return keys
 
 
-def _is_complex(column: Column) -> bool:
+def _is_complex(column: SampleColumn) -> bool:
     return column.kind == "tensor" and column.record.dtype in ("C64", "C128")
 
 
-def _key_name(column: Column) -> str:
+def _key_name(column: SampleColumn) -> str:
     return "key" if column.name != "key" else "sample_key"
 
 
-def _write_parquet(path: str, column: Column, file: Path) -> None:
+def _write_parquet(path: str, column: SampleColumn, file: Path) -> None:
     keys = _keys(path, column, "column of Parquet")
     if _is_complex(column):
         way = _FOLDER if None in column.shape else ".npy"
@@ -225,7 +225,7 @@ def _arrow(values: Any) -> pa.Array:
     return flat
 
 
-def _write_folder(path: str, column: Column, folder: Path) -> None:
+def _write_folder(path: str, column: SampleColumn, folder: Path) -> None:
     folder.mkdir()
     suffix = {"string": ".txt", "bytes": ".bin"}.get(column.kind, ".npy")
     for key, sample in column.items():

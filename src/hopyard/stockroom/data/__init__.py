@@ -12,22 +12,22 @@ Rules:
   the ``Dataset`` it was, with its fingerprint; versions share files, and differ and merge file by file.
 * **Samples** are columns joined by their keys, as rows of a dataset: for loaders, searches and frameworks.
 * **Nothing is half written**: samples are looked at before any is taken, and what fails on the way is undone.
-* A ``Column`` is immutable and picklable, and threads may share it. A ``ColumnDraft`` is for one thread.
+* A ``SampleColumn`` is immutable and picklable, and threads may share it. A ``ColumnDraft`` is for one thread.
 """
 
-from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.column import SampleColumn
 from hopyard.stockroom.data.conflicts import diff_columns, merge_columns
 from hopyard.stockroom.data.dataset_changes import DatasetDiff, diff_datasets, merge_datasets
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.data.joined import Samples
+from hopyard.stockroom.data.joined import JoinedSamples
 from hopyard.stockroom.data.shelf import DataShelf
 
 __all__ = [
-    "Column",
     "ColumnDraft",
     "DataShelf",
     "DatasetDiff",
-    "Samples",
+    "JoinedSamples",
+    "SampleColumn",
     "diff_columns",
     "diff_datasets",
     "merge_columns",

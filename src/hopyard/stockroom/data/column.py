@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from hopyard.errors import DataError, MissingKeyError, NotFoundError, UsageError
 from hopyard.markup import Html, cut, table
-from hopyard.stockroom.data.cutting import Entry
+from hopyard.stockroom.data.cutting import FragmentEntry
 from hopyard.stockroom.data.fragments import Fragment, row_width
 from hopyard.stockroom.data.gathering import (
+    FragmentReader,
     Fragments,
     Positions,
-    Readable,
     Table,
     buried_in,
     checked,
@@ -27,7 +27,7 @@ from hopyard.stockroom.data.gathering import (
 )
 from hopyard.stockroom.data.rows import Keys, keys_of, plain
 from hopyard.stockroom.data.samples import (
-    Stored,
+    StoredSample,
     array_to_user,
     describe,
     dtype_name,
@@ -62,7 +62,7 @@ def _beginning(sample: Any) -> str:
     return cut(f"[{elements}{more}]" if sample.ndim else elements)
 
 
-class Column(Mapping[Any, Any]):
+class SampleColumn(Mapping[Any, Any]):
     """Samples by key, in the order of the keys: ints by value, then strings. Immutable.
 
     ``column[key]`` is one sample: a NumPy array of its own (a PyTorch tensor where NumPy lacks the dtype), a string or
@@ -79,7 +79,7 @@ class Column(Mapping[Any, Any]):
         record: of the column.
     """
 
-    def __init__(self, objects: Readable, name: str, record: ColumnRecord) -> None:
+    def __init__(self, objects: FragmentReader, name: str, record: ColumnRecord) -> None:
         self._objects = objects
         self.name = name
         self.record = record
@@ -113,7 +113,7 @@ class Column(Mapping[Any, Any]):
     # What it is
 
     @property
-    def objects(self) -> Readable:
+    def objects(self) -> FragmentReader:
         """The objects that the column is read from."""
         return self._objects
 
@@ -185,7 +185,7 @@ class Column(Mapping[Any, Any]):
         item = self._pages.floor(key)
         if item is None:
             return False
-        entry = Entry.of(*item)
+        entry = FragmentEntry.of(*item)
         if key > entry.last:
             return False
         first, last = decode(entry.first), decode(entry.last)
@@ -209,7 +209,7 @@ class Column(Mapping[Any, Any]):
             raise self.missing(checked)
         return to_user(found)
 
-    def stored(self, key: bytes) -> Stored | None:
+    def stored(self, key: bytes) -> StoredSample | None:
         """The sample under an encoded key, as it is stored; None if there is none."""
         place = self._place(key)
         if place is None:
@@ -222,7 +222,7 @@ class Column(Mapping[Any, Any]):
         item = self._pages.floor(key)
         if item is None:
             return None
-        fragment = self._fragment(Entry.of(*item))
+        fragment = self._fragment(FragmentEntry.of(*item))
         at = fragment.position(key)
         return None if at is None else (fragment, at)
 
@@ -282,7 +282,7 @@ class Column(Mapping[Any, Any]):
         start, stop = (self._fragments.count_before(bound) for bound in group_bounds(first))
         return start, stop
 
-    def _fragment(self, entry: Entry) -> Fragment:
+    def _fragment(self, entry: FragmentEntry) -> Fragment:
         last = self._last
         if last is None or last[0] != entry.digest:
             data = self._objects.read(entry.digest)
@@ -376,9 +376,9 @@ class Column(Mapping[Any, Any]):
         if not len(self):
             return MissingKeyError(f"{text}; it is empty. Add samples with .extend(...) or .update(...).")
         first = decode(self._pages.at(0)[0])
-        last = decode(Entry.of(*self._pages.at(len(self._pages) - 1)).last)
+        last = decode(FragmentEntry.of(*self._pages.at(len(self._pages) - 1)).last)
         item = self._pages.floor(encode(key)) or self._pages.at(0)
-        near = self._fragment(Entry.of(*item)).keys
+        near = self._fragment(FragmentEntry.of(*item)).keys
         names = [decode(code) for code in near] if near.dtype == object else []
         texts = [name for name in names if isinstance(name, str)]
         hint = nearest(key, texts, ".") if isinstance(key, str) else "."
@@ -529,7 +529,9 @@ class Column(Mapping[Any, Any]):
 
     @cached_property
     def _fragments(self) -> Fragments:
-        return Fragments(self._objects, [Entry.of(*item) for item in self._pages.items()], self.record)
+        return Fragments(
+            self._objects, [FragmentEntry.of(*item) for item in self._pages.items()], self.record
+        )
 
     @cached_property
     def _row(self) -> tuple[int | None, np.dtype[Any], tuple[int, ...]]:
@@ -548,7 +550,7 @@ class Column(Mapping[Any, Any]):
 
 
 class _Items(ItemsView[Any, Any]):
-    _mapping: Column
+    _mapping: SampleColumn
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         record = self._mapping.record
@@ -558,7 +560,7 @@ class _Items(ItemsView[Any, Any]):
 
 
 class _Values(ValuesView[Any]):
-    _mapping: Column
+    _mapping: SampleColumn
 
     def __iter__(self) -> Iterator[Any]:
         for fragment in self._mapping.fragments():

@@ -9,20 +9,20 @@ import numpy as np
 
 from hopyard.errors import DataError
 from hopyard.objects.tensors import Tensor
-from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.column import SampleColumn
 from hopyard.stockroom.data.cutting import Writer, rewrite
 from hopyard.stockroom.data.fragments import Fragment
-from hopyard.stockroom.data.gathering import Readable
-from hopyard.stockroom.data.given import Item, Settings, batches_of
-from hopyard.stockroom.data.rows import Batch, Rows, count_before, encoded, find, plain
+from hopyard.stockroom.data.gathering import FragmentReader
+from hopyard.stockroom.data.given import KeyedSample, Settings, batches_of
+from hopyard.stockroom.data.rows import KeyedSamples, SampleBytes, count_before, encoded, find, plain
 from hopyard.stockroom.data.rows import alike as unified
-from hopyard.stockroom.data.samples import Stored, is_uncommon, raw_dtype, stored_sample, to_user
+from hopyard.stockroom.data.samples import StoredSample, is_uncommon, raw_dtype, stored_sample, to_user
 from hopyard.stockroom.maps import Key, SortedMap, decode, encode
 from hopyard.stockroom.records import ColumnRecord
 
 Change: TypeAlias = Literal["added", "removed", "changed"]
 
-Resolve: TypeAlias = Literal["ours", "theirs"] | Callable[[Key, str, Any, Any, Any], Any] | None
+SampleResolver: TypeAlias = Literal["ours", "theirs"] | Callable[[Key, str, Any, Any, Any], Any] | None
 """Which sample to have where both changed one: that of a side, or what is returned for key, kind of conflict, and the
 samples of base, ours and theirs (None: there is none). None instead: conflicts are listed, and ours stays."""
 
@@ -30,14 +30,14 @@ samples of base, ours and theirs (None: there is none). None instead: conflicts 
 class _Difference(NamedTuple):
     """Samples that differ, of a stretch of keys: those under keys that one column has, and under keys of both."""
 
-    removed: Batch | None
-    added: Batch | None
-    before: Batch | None
-    after: Batch | None
+    removed: KeyedSamples | None
+    added: KeyedSamples | None
+    before: KeyedSamples | None
+    after: KeyedSamples | None
 
 
 def diff_columns(
-    objects: Readable, a: ColumnRecord | None, b: ColumnRecord | None
+    objects: FragmentReader, a: ColumnRecord | None, b: ColumnRecord | None
 ) -> Iterator[tuple[Key, Change]]:
     """The keys whose samples differ, in order, and what happened to them from ``a`` to ``b``; None: no column.
 
@@ -53,12 +53,12 @@ def diff_columns(
 
 
 def merge_columns(
-    objects: Readable,
+    objects: FragmentReader,
     writer: Writer,
     base: ColumnRecord | None,
     ours: ColumnRecord,
     theirs: ColumnRecord,
-    resolve: Resolve = None,
+    resolve: SampleResolver = None,
 ) -> tuple[ColumnRecord, list[tuple[Key, str]]]:
     """The record of ours with what theirs changed since base, and the conflicts that nothing resolved, in order.
 
@@ -81,7 +81,7 @@ def merge_columns(
     else:
         disagreed = _disagreed_since_other(objects, base, ours, theirs)
     conflicts: list[tuple[Key, str]] = []
-    new: dict[bytes, Stored] = {}
+    new: dict[bytes, StoredSample] = {}
     gone: list[bytes] = []
     for code, before, present, after in disagreed:
         if present != before:
@@ -101,13 +101,13 @@ def merge_columns(
     return rewrite(writer, ours, batches, gone), conflicts
 
 
-_Disagreed: TypeAlias = Iterator[tuple[bytes, Stored | None, Stored | None, Stored | None]]
+_Disagreed: TypeAlias = Iterator[tuple[bytes, StoredSample | None, StoredSample | None, StoredSample | None]]
 """Encoded keys in order, with the samples of base, ours and theirs, where theirs differs from both others."""
 
 
 def _disagreed(
-    changed_here: dict[bytes, tuple[Stored | None, Stored | None]],
-    changed_there: dict[bytes, tuple[Stored | None, Stored | None]],
+    changed_here: dict[bytes, tuple[StoredSample | None, StoredSample | None]],
+    changed_there: dict[bytes, tuple[StoredSample | None, StoredSample | None]],
 ) -> _Disagreed:
     for code, (before, after) in changed_there.items():
         present = changed_here[code][1] if code in changed_here else before
@@ -116,10 +116,10 @@ def _disagreed(
 
 
 def _disagreed_since_other(
-    objects: Readable, base: ColumnRecord, ours: ColumnRecord, theirs: ColumnRecord
+    objects: FragmentReader, base: ColumnRecord, ours: ColumnRecord, theirs: ColumnRecord
 ) -> _Disagreed:
     """Disagreements where base does not hold what both others do."""
-    old = Column(objects, "base", base)
+    old = SampleColumn(objects, "base", base)
     for code, (present, after) in _samples(objects, ours, theirs).items():
         stored = None if old.was_purged(code) else old.stored(code)
         before = None if stored is None else _cast(stored, ours)
@@ -127,7 +127,7 @@ def _disagreed_since_other(
             yield code, before, present, after
 
 
-def _cast(value: Stored, record: ColumnRecord) -> Stored:
+def _cast(value: StoredSample, record: ColumnRecord) -> StoredSample:
     """A sample with the dtype of a column, as ``astype`` gives it; as it is, if it has no such dtype."""
     if not isinstance(value, Tensor) or record.kind != "tensor" or value.dtype == record.dtype:
         return value
@@ -143,16 +143,16 @@ def _resolved(
     record: ColumnRecord,
     key: Key,
     kind: str,
-    *values: Stored | None,
-) -> Stored | None:
+    *values: StoredSample | None,
+) -> StoredSample | None:
     chosen = resolve(key, kind, *(None if value is None else to_user(value) for value in values))
     if chosen is None:
         return None
-    (stored,) = Settings("merged", record).take([Item(key, chosen)])[1]
+    (stored,) = Settings("merged", record).take([KeyedSample(key, chosen)])[1]
     return stored
 
 
-def _kind(before: Stored | None, here: Stored | None, there: Stored | None) -> str:
+def _kind(before: StoredSample | None, here: StoredSample | None, there: StoredSample | None) -> str:
     if before is None:
         return "both added"
     if here is None:
@@ -161,10 +161,10 @@ def _kind(before: Stored | None, here: Stored | None, there: Stored | None) -> s
 
 
 def _samples(
-    objects: Readable, a: ColumnRecord | None, b: ColumnRecord
-) -> dict[bytes, tuple[Stored | None, Stored | None]]:
+    objects: FragmentReader, a: ColumnRecord | None, b: ColumnRecord
+) -> dict[bytes, tuple[StoredSample | None, StoredSample | None]]:
     """Encoded key to the samples in both, in order, where they differ. The columns have the same settings."""
-    found: dict[bytes, tuple[Stored | None, Stored | None]] = {}
+    found: dict[bytes, tuple[StoredSample | None, StoredSample | None]] = {}
     for removed, added, before, after in _differences(objects, a, b, alike=True):
         found.update((code, (sample, None)) for code, sample in _listed(removed, b))
         found.update((code, (None, sample)) for code, sample in _listed(added, b))
@@ -173,7 +173,7 @@ def _samples(
     return {code: found[code] for code in sorted(found)}
 
 
-def _listed(batch: Batch | None, record: ColumnRecord) -> list[tuple[bytes, Stored]]:
+def _listed(batch: KeyedSamples | None, record: ColumnRecord) -> list[tuple[bytes, StoredSample]]:
     if batch is None:
         return []
     samples = [stored_sample(batch.rows, at, record) for at in range(len(batch.keys))]
@@ -181,7 +181,7 @@ def _listed(batch: Batch | None, record: ColumnRecord) -> list[tuple[bytes, Stor
 
 
 def _differences(
-    objects: Readable, a: ColumnRecord | None, b: ColumnRecord | None, alike: bool
+    objects: FragmentReader, a: ColumnRecord | None, b: ColumnRecord | None, alike: bool
 ) -> Iterator[_Difference]:
     """Stretch by stretch, in the order of keys. ``alike``: samples of both can be compared."""
     mine, theirs = (SortedMap(objects, None if record is None else record.pages) for record in (a, b))
@@ -190,7 +190,7 @@ def _differences(
     else:
         firsts = sorted({*mine.keys(), *theirs.keys()})
         items = ((first, mine.get(first), theirs.get(first)) for first in firsts)
-    waiting: tuple[Batch | None, Batch | None] = None, None
+    waiting: tuple[KeyedSamples | None, KeyedSamples | None] = None, None
     for first, *values in items:
         # All that comes later begins here: what is before it can be compared.
         (done, rest), (other, other_rest) = (_split(batch, first) for batch in waiting)
@@ -203,7 +203,7 @@ def _differences(
     yield _compared(waiting[0], waiting[1], alike)
 
 
-def _split(batch: Batch | None, key: bytes) -> tuple[Batch | None, Batch | None]:
+def _split(batch: KeyedSamples | None, key: bytes) -> tuple[KeyedSamples | None, KeyedSamples | None]:
     """The part of a batch before ``key``, and the rest."""
     if batch is None:
         return None, None
@@ -211,18 +211,20 @@ def _split(batch: Batch | None, key: bytes) -> tuple[Batch | None, Batch | None]
     return _some(batch, slice(count)), _some(batch, slice(count, None))
 
 
-def _some(batch: Batch, places: Any) -> Batch | None:
+def _some(batch: KeyedSamples, places: Any) -> KeyedSamples | None:
     part = batch.part(places)
     return part if len(part.keys) else None
 
 
-def _joined(batch: Batch | None, more: Batch) -> Batch:
+def _joined(batch: KeyedSamples | None, more: KeyedSamples) -> KeyedSamples:
     if batch is None:
         return more
-    return Batch(np.concatenate(unified(batch.keys, more.keys)), Rows.concatenate([batch.rows, more.rows]))
+    return KeyedSamples(
+        np.concatenate(unified(batch.keys, more.keys)), SampleBytes.concatenate([batch.rows, more.rows])
+    )
 
 
-def _compared(mine: Batch | None, theirs: Batch | None, alike: bool) -> _Difference:
+def _compared(mine: KeyedSamples | None, theirs: KeyedSamples | None, alike: bool) -> _Difference:
     if mine is None or theirs is None:
         return _Difference(mine, theirs, None, None)
     places = find(theirs.keys, mine.keys)

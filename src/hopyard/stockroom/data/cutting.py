@@ -24,7 +24,7 @@ import numpy.typing as npt
 from hopyard.errors import CorruptError
 from hopyard.stockroom.data.fragments import Fragment, encode_fragment, row_width
 from hopyard.stockroom.data.rows import (
-    Batch,
+    KeyedSamples,
     Keys,
     count_before,
     encoded,
@@ -46,13 +46,13 @@ _PER_SAMPLE = 8  # bytes, besides its key: without it, samples without bytes wou
 _NO_KEYS: Keys = np.empty(0, np.int64)
 
 
-def weights(batch: Batch) -> Any:
+def weights(batch: KeyedSamples) -> Any:
     """(n,) int64: what each sample weighs."""
     return batch.rows.sizes() + key_sizes(batch.keys) + _PER_SAMPLE
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FragmentEntry:
     """Entry of a fragment in the column's map."""
 
     first: bytes
@@ -62,7 +62,7 @@ class Entry:
     nbytes: int
 
     @classmethod
-    def of(cls, first: bytes, value: list[Any]) -> Entry:
+    def of(cls, first: bytes, value: list[Any]) -> FragmentEntry:
         try:
             digest, last, count, nbytes = value
             end = encode(tuple(last) if isinstance(last, list) else last)
@@ -85,7 +85,7 @@ def neighbours(entries: SortedMap, code: bytes) -> list[bytes]:
     before = entries.floor(code)
     behind = next(entries.keys(code), None)
     return [
-        *([] if before is None else [Entry.of(*before).last]),
+        *([] if before is None else [FragmentEntry.of(*before).last]),
         *([] if behind is None else [behind]),
     ]
 
@@ -104,7 +104,7 @@ class Writer(Protocol):
     def add_json(self, value: Any, /, kind: str) -> str: ...
 
 
-def is_natural(entry: Entry, size: int) -> bool:
+def is_natural(entry: FragmentEntry, size: int) -> bool:
     """Whether a fragment whose last sample has ``size`` bytes ends behind it whatever else it holds."""
     return size >= LARGE or hash_key(entry.last) >> (64 - AIM_BITS) < size + len(entry.last) + _PER_SAMPLE
 
@@ -114,16 +114,16 @@ class _Cutter:
 
     def __init__(self, writer: Writer, record: ColumnRecord) -> None:
         self._writer, self._record = writer, record
-        self._rest: list[Batch] = []
+        self._rest: list[KeyedSamples] = []
         self._weight = 0
-        self.written: dict[bytes, Entry] = {}
+        self.written: dict[bytes, FragmentEntry] = {}
 
     @property
     def is_between(self) -> bool:
         """Whether all samples so far are in fragments."""
         return not self._rest
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: KeyedSamples) -> None:
         count = len(batch.keys)
         if not count:
             return
@@ -145,7 +145,7 @@ class _Cutter:
                 self.cut()
             start = stop
 
-    def cut_before(self, batch: Batch) -> None:
+    def cut_before(self, batch: KeyedSamples) -> None:
         """End the fragment under way, if it is full for what comes next."""
         if self._rest and len(batch.keys) and self._weight + int(weights(batch.part(slice(0, 1)))[0]) > LIMIT:
             self.cut()
@@ -160,16 +160,16 @@ class _Cutter:
         count = sum(len(part.keys) for part in self._rest)
         nbytes = sum(part.rows.nbytes for part in self._rest)
         digest = self._writer.add("fragment", data, width, body)
-        self.written[first] = Entry(first, digest, last, count, nbytes)
+        self.written[first] = FragmentEntry(first, digest, last, count, nbytes)
         self._rest, self._weight = [], 0
 
 
 class _Changes:
     """Changes in the order of their keys: batches of new samples, and keys whose samples go."""
 
-    def __init__(self, batches: Iterable[Batch], gone: list[bytes]) -> None:
+    def __init__(self, batches: Iterable[KeyedSamples], gone: list[bytes]) -> None:
         self._batches = (batch for batch in batches if len(batch.keys))
-        self._head: Batch | None = next(self._batches, None)
+        self._head: KeyedSamples | None = next(self._batches, None)
         self._gone, self._at = gone, 0
 
     def next(self) -> bytes | None:
@@ -184,7 +184,7 @@ class _Changes:
             self._at += 1
         return keys_of(self._gone[start : self._at])
 
-    def new(self, stop: bytes | None) -> Iterator[Batch]:
+    def new(self, stop: bytes | None) -> Iterator[KeyedSamples]:
         """The new samples before ``stop``. They are taken."""
         while self._head is not None:
             batch = self._head
@@ -199,7 +199,7 @@ class _Changes:
 
 
 def rewrite(
-    writer: Writer, record: ColumnRecord, batches: Iterable[Batch], gone: list[bytes] | None = None
+    writer: Writer, record: ColumnRecord, batches: Iterable[KeyedSamples], gone: list[bytes] | None = None
 ) -> ColumnRecord:
     """The record of the column with new samples, and without those under the keys ``gone`` (both in order).
 
@@ -210,7 +210,7 @@ def rewrite(
     changes = _Changes(batches, gone or [])
     pages = SortedMap(writer, record.pages)
     cutter = _Cutter(writer, record)
-    replaced: dict[bytes, Entry] = {}
+    replaced: dict[bytes, FragmentEntry] = {}
     while (key := changes.next()) is not None:
         _carry(writer, pages, record, changes, key, cutter, replaced)
     edits: dict[bytes, list[Any] | None] = dict.fromkeys(replaced)
@@ -228,10 +228,12 @@ def rewrite(
 
 def _carry(
     writer: Writer, pages: SortedMap, record: ColumnRecord, changes: _Changes, key: bytes, cutter: _Cutter,
-    replaced: dict[bytes, Entry],
+    replaced: dict[bytes, FragmentEntry],
 ) -> None:  # fmt: skip
     """Carry changes from ``key``, that of the next one, on to a place where old and new fragments end alike."""
-    following = (Entry.of(*item) for item in pages.items(_beginning(writer, pages, record, key, replaced)))
+    following = (
+        FragmentEntry.of(*item) for item in pages.items(_beginning(writer, pages, record, key, replaced))
+    )
     entry = next(following, None)
     is_first = True
     while entry is not None:
@@ -259,11 +261,11 @@ def _carry(
 
 
 def _beginning(
-    writer: Writer, pages: SortedMap, record: ColumnRecord, key: bytes, replaced: dict[bytes, Entry]
+    writer: Writer, pages: SortedMap, record: ColumnRecord, key: bytes, replaced: dict[bytes, FragmentEntry]
 ) -> bytes | None:
     """From where on fragments are rewritten, if ``key`` changes; None: from the first."""
 
-    def is_complete(entry: Entry) -> bool:
+    def is_complete(entry: FragmentEntry) -> bool:
         size = row_width(record)
         if size is None:
             size = int(Fragment(writer.read(entry.digest)).rows.sizes()[-1])
@@ -272,11 +274,11 @@ def _beginning(
     found = pages.floor(key)
     if found is None:
         return None
-    entry = Entry.of(*found)
+    entry = FragmentEntry.of(*found)
     if key > entry.last and is_complete(entry):
         return entry.last + b"\0"
     before = pages.floor(_below(entry.first))
-    if before is not None and before[0] not in replaced and not is_complete(Entry.of(*before)):
+    if before is not None and before[0] not in replaced and not is_complete(FragmentEntry.of(*before)):
         return before[0]
     return entry.first
 
@@ -286,9 +288,9 @@ def _below(key: bytes) -> bytes:
     return key[:-1] + (bytes([key[-1] - 1]) + b"\xff" * 10 if key[-1] else b"")
 
 
-def _merge(cutter: _Cutter, fragment: Batch, changes: _Changes, stop: bytes | None) -> None:
+def _merge(cutter: _Cutter, fragment: KeyedSamples, changes: _Changes, stop: bytes | None) -> None:
     """Add a fragment's samples with the changes before ``stop``."""
-    rest = merged(fragment, Batch(_NO_KEYS, fragment.rows.take(slice(0))), changes.gone(stop))
+    rest = merged(fragment, KeyedSamples(_NO_KEYS, fragment.rows.take(slice(0))), changes.gone(stop))
     for batch in changes.new(stop):
         upto = count_before(rest.keys, encoded(batch.keys[-1:])[0] + b"\0")
         cutter.add(merged(rest.part(slice(upto)), batch, _NO_KEYS))

@@ -8,7 +8,7 @@ from typing import Any
 
 from hopyard.data.manifest import FileEntry, Manifest
 from hopyard.objects.digests import digest_json
-from hopyard.stockroom.data.datasets import Readable, read_manifest, record_of
+from hopyard.stockroom.data.datasets import ManifestReader, read_manifest, record_of
 from hopyard.stockroom.maps import SortedMap
 from hopyard.stockroom.packfiles import PackfileWriter
 from hopyard.stockroom.records import DatasetRecord
@@ -40,7 +40,7 @@ class DatasetDiff:
         return ", ".join([*parts, *(f"{what} differs" for what in self.changed)]) or "no difference"
 
 
-def diff_datasets(objects: Readable, old: DatasetRecord, new: DatasetRecord) -> DatasetDiff:
+def diff_datasets(objects: ManifestReader, old: DatasetRecord, new: DatasetRecord) -> DatasetDiff:
     """The differences of two datasets. Reads manifests and the pages of files that are not in both; no data."""
     removed: dict[str, FileEntry] = {}
     added: dict[str, FileEntry] = {}

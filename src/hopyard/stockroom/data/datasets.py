@@ -25,7 +25,7 @@ from hopyard.storage.format import object_header
 _COPIED_AT_ONCE = 16 << 20
 
 
-class Readable(Protocol):
+class ManifestReader(Protocol):
     """Objects that hold manifests and maps: ``Objects``, or a ``PackfileWriter`` for what is not published yet."""
 
     def read(self, digest: str, /) -> Any: ...
@@ -125,7 +125,7 @@ def open_stored(objects: Objects | PackfileWriter, record: DatasetRecord, where:
     return Dataset(StoredFiles(files, manifest.files, where), manifest)
 
 
-def read_manifest(objects: Readable, record: DatasetRecord, where: str) -> Manifest:
+def read_manifest(objects: ManifestReader, record: DatasetRecord, where: str) -> Manifest:
     """The dataset's manifest, as it was when it was stored.
 
     Raises:

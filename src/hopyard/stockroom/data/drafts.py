@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from hopyard.errors import CorruptError, DataError, UsageError
 from hopyard.stockroom.data import given
-from hopyard.stockroom.data.column import Column, samples_html
+from hopyard.stockroom.data.column import SampleColumn, samples_html
 from hopyard.stockroom.data.cutting import Writer, rewrite
 from hopyard.stockroom.data.frames import without_frame
-from hopyard.stockroom.data.gathering import Positions, Readable, buried_in
+from hopyard.stockroom.data.gathering import FragmentReader, Positions, buried_in
 from hopyard.stockroom.data.given import Settings
-from hopyard.stockroom.data.rows import Batch, Rows, encoded, following, keys_of
+from hopyard.stockroom.data.rows import KeyedSamples, SampleBytes, encoded, following, keys_of
 from hopyard.stockroom.data.samples import (
     describe,
     empty_record,
@@ -49,7 +49,7 @@ class Edit(NamedTuple):
 
     record: ColumnRecord
     gone: Sequence[bytes]
-    new: Batch | None = None
+    new: KeyedSamples | None = None
 
 
 Changed = Callable[[Edit | None], None]
@@ -57,11 +57,11 @@ Changed = Callable[[Edit | None], None]
 also new settings, and when what is held becomes much: ``flush`` says what the column is now. What it raises undoes the
 change."""
 
-_Held = tuple[Rows, int]  # a sample: its place among others that came with it
+_Held = tuple[SampleBytes, int]  # a sample: its place among others that came with it
 
 
 class ColumnDraft(MutableMapping[Any, Any]):
-    """Reads as a ``Column`` with its changes, which are held until ``flush``; what is large goes to packfiles at once.
+    """Reads as a ``SampleColumn`` with its changes, which are held until ``flush``; large ones go to packfiles at once.
 
     Args:
         objects: where the column is read.
@@ -74,7 +74,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
     """
 
     def __init__(
-        self, objects: Readable, writer: Writer, name: str, record: ColumnRecord | None = None,
+        self, objects: FragmentReader, writer: Writer, name: str, record: ColumnRecord | None = None,
         changed: Changed | None = None, guard: Guard | None = None,
         in_order: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
@@ -82,7 +82,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         self.name = name
         self._writer, self._changed, self._in_order = writer, changed, in_order
         self._record = record
-        self._column = Column(objects, name, record or _NOTHING)
+        self._column = SampleColumn(objects, name, record or _NOTHING)
         self._pending: dict[bytes, _Held | None] = {}
         self._pending_bytes = 0
         self._groups: dict[
@@ -92,7 +92,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
         self._buried: Mapping[str, str] = {}  # when they were last counted
         self._next: int | None = None
         self._told = 0  # writes
-        self._seen: Column | None = None
+        self._seen: SampleColumn | None = None
 
     def __repr__(self) -> str:
         return f"<draft of {self._view()!r}>"
@@ -178,11 +178,11 @@ class ColumnDraft(MutableMapping[Any, Any]):
         return encode(key) if is_one and self._pending else None
 
     def positions(self, keys: Any) -> Positions:
-        """As ``Column.positions``."""
+        """As ``SampleColumn.positions``."""
         return self._view().positions(keys)
 
     def take(self, positions: npt.ArrayLike, out: npt.NDArray[Any] | None = None) -> Any:
-        """As ``Column.take``."""
+        """As ``SampleColumn.take``."""
         return self._view().take(positions, out)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
@@ -204,21 +204,21 @@ class ColumnDraft(MutableMapping[Any, Any]):
         record = self._view_of_settings().record
         return empty_record(record.kind, record.dtype, record.shape, record.nested)
 
-    def snapshot(self) -> Column:
+    def snapshot(self) -> SampleColumn:
         """The column as it is now; later changes do not show in it. It reads from the writer."""
         return self._view()
 
     @guarded
-    def _view(self) -> Column:
+    def _view(self) -> SampleColumn:
         """The column with its changes, whose fragments are in memory only."""
         if not self._pending or self._record is None:
             return self._column
         if self._seen is None:
             scratch = Scratch(self._writer)
-            self._seen = Column(scratch, self.name, self._rewritten(scratch, self._record))
+            self._seen = SampleColumn(scratch, self.name, self._rewritten(scratch, self._record))
         return self._seen
 
-    def _view_of_settings(self) -> Column:
+    def _view_of_settings(self) -> SampleColumn:
         if self._record is None:
             raise UsageError(
                 f"column {self.name!r} has no samples yet, which would say what it holds. Add some, or call "
@@ -373,7 +373,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
                 fresh.update(values)
             else:
                 fresh.extend(values)
-            if fresh._record is None and isinstance(values, Column) and values.record is not _NOTHING:
+            if fresh._record is None and isinstance(values, SampleColumn) and values.record is not _NOTHING:
                 held = values.record
                 fresh._start_anew(empty_record(held.kind, held.dtype, held.shape, held.nested))
             if fresh._record is None:
@@ -448,7 +448,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     def look_anew(self) -> None:
         """Keep no sample in memory that was read: it may have been purged."""
-        self._column = Column(self._writer, self.name, self._record or _NOTHING)
+        self._column = SampleColumn(self._writer, self.name, self._record or _NOTHING)
 
     # How
 
@@ -463,7 +463,9 @@ class ColumnDraft(MutableMapping[Any, Any]):
         with guard, self._in_order():
             yield
 
-    def _write(self, batches: Iterator[Batch], settings: Settings, gone: list[bytes], told: int) -> None:
+    def _write(
+        self, batches: Iterator[KeyedSamples], settings: Settings, gone: list[bytes], told: int
+    ) -> None:
         """Hold these samples, or write them if they are many. ``told``: writes before this one."""
         first = next(batches, None)
         if first is None:
@@ -481,7 +483,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
             return
         last = first
 
-        def all_batches() -> Iterator[Batch]:
+        def all_batches() -> Iterator[KeyedSamples]:
             nonlocal last
             for batch in chain((first,), () if second is None else (second,), batches):
                 last = batch
@@ -504,7 +506,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
                 "was written. Write to another column in it, or give a list."
             )
 
-    def _hold_given(self, batch: Batch, record: ColumnRecord, gone: list[bytes]) -> None:
+    def _hold_given(self, batch: KeyedSamples, record: ColumnRecord, gone: list[bytes]) -> None:
         """Hold samples of a user, who may change them afterwards; they may be the column's first ones."""
         was = self._record, self._column
         if self._record is None:
@@ -554,7 +556,11 @@ class ColumnDraft(MutableMapping[Any, Any]):
         new = [(code, held) for code, held in changes if held is not None]
         batches = []
         if new:
-            batches = [Batch(keys_of([code for code, _ in new]), Rows.collect([held for _, held in new]))]
+            batches = [
+                KeyedSamples(
+                    keys_of([code for code, _ in new]), SampleBytes.collect([held for _, held in new])
+                )
+            ]
         return rewrite(writer, record, batches, gone)
 
     def _group(self, first: int | str) -> list[bytes]:
@@ -568,7 +574,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
             self._next = self._view().following_key()
         return self._next
 
-    def _go_on_behind(self, gone: Sequence[bytes], new: Batch | None) -> None:
+    def _go_on_behind(self, gone: Sequence[bytes], new: KeyedSamples | None) -> None:
         """Let what is appended next follow all keys that are there after an edit."""
         if self._column.record.nested or self._next is None or encode(self._next - 1) in gone:
             self._next = None  # looked up when it is needed
@@ -577,7 +583,7 @@ class ColumnDraft(MutableMapping[Any, Any]):
 
     def _stand_on(self, record: ColumnRecord | None) -> None:
         self._record = record
-        self._column = Column(self._writer, self.name, record or _NOTHING)
+        self._column = SampleColumn(self._writer, self.name, record or _NOTHING)
         self._pending, self._pending_bytes, self._more, self._seen, self._groups = {}, 0, 0, None, {}
 
     def _start_anew(self, record: ColumnRecord | None) -> None:

@@ -44,7 +44,7 @@ import numpy.typing as npt
 from hopyard.data.ragged import offsets_of
 from hopyard.errors import CorruptError, PurgedError
 from hopyard.objects.tensors import ITEM_SIZES
-from hopyard.stockroom.data.rows import Batch, Keys, Rows, encoded, find, keys_of, plain
+from hopyard.stockroom.data.rows import KeyedSamples, Keys, SampleBytes, encoded, find, keys_of, plain
 from hopyard.stockroom.maps.keys import decode, encode
 from hopyard.stockroom.records import ColumnRecord, parsing
 
@@ -64,7 +64,7 @@ def row_width(record: ColumnRecord) -> int | None:
 
 
 def encode_fragment(
-    record: ColumnRecord, parts: Sequence[Batch], purged: Sequence[Any] = ()
+    record: ColumnRecord, parts: Sequence[KeyedSamples], purged: Sequence[Any] = ()
 ) -> tuple[bytes, int]:
     """The bytes of a fragment with the samples of all ``parts``, and where its values begin.
 
@@ -246,8 +246,10 @@ class Fragment:
             raise ValueError(f"it has {len(data)} bytes instead of {self._end}")
         if varies:
             _check_sizes(offsets, shapes if fixed else None, fixed, size)
-        self.rows: Rows = (
-            Rows(values, offsets, shapes if fixed else None) if varies else Rows(values.reshape(count, width))
+        self.rows: SampleBytes = (
+            SampleBytes(values, offsets, shapes if fixed else None)
+            if varies
+            else SampleBytes(values.reshape(count, width))
         )
 
     def _section(self, size: int) -> _Bytes:
@@ -362,9 +364,9 @@ class Fragment:
             raise _corrupt(error) from error
 
     @property
-    def batch(self) -> Batch:
+    def batch(self) -> KeyedSamples:
         """All samples that can be read: what is written anew, compared or merged leaves purged ones out."""
-        every = Batch(self.keys, self.rows)
+        every = KeyedSamples(self.keys, self.rows)
         return every.part(np.delete(np.arange(self.count), [*self.purged])) if self.purged else every
 
     def check(self, places: npt.NDArray[np.int64]) -> None:

@@ -20,9 +20,9 @@ from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.mapped import Bodies, MappedColumn
 from hopyard.data.reading.region import region_of
 from hopyard.errors import CorruptError, NotFoundError
-from hopyard.stockroom.data.cutting import Entry
+from hopyard.stockroom.data.cutting import FragmentEntry
 from hopyard.stockroom.data.fragments import Fragment, is_plainly
-from hopyard.stockroom.data.rows import Keys, Rows, alike, count_before, find, keys_of, plain
+from hopyard.stockroom.data.rows import Keys, SampleBytes, alike, count_before, find, keys_of, plain
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.packfiles import Location, Objects
 from hopyard.stockroom.packfiles.mapped import identity_at
@@ -39,7 +39,7 @@ _LOOKED_UP = 1 << 25  # samples of which the fragment is kept: looking it up is 
 _NEARLY_ALL = 0.2  # of the fragments are left to be checked
 
 
-class Readable(Protocol):
+class FragmentReader(Protocol):
     """A source of fragments and pages: ``Objects``, or a ``PackfileWriter`` for those that are not published yet."""
 
     def read(self, digest: str, /) -> npt.NDArray[np.uint8]: ...
@@ -47,26 +47,26 @@ class Readable(Protocol):
     def read_many(self, digests: Sequence[str], /) -> dict[str, npt.NDArray[np.uint8]]: ...
 
 
-def buried_in(objects: Readable) -> Mapping[str, str]:
+def buried_in(objects: FragmentReader) -> Mapping[str, str]:
     """Of fragments that samples were purged from what stands in for them, of the repository that this reads."""
     here = _repository(objects)
     return {} if here is None else here.buried()
 
 
-def purges_of(objects: Readable, column: str) -> list[Purged]:
+def purges_of(objects: FragmentReader, column: str) -> list[Purged]:
     """The records of samples that were purged from fragments of a column of this name."""
     here = _repository(objects)
     return [] if here is None else here.purges(column)
 
 
-def _repository(objects: Readable) -> Objects | None:
+def _repository(objects: FragmentReader) -> Objects | None:
     here: object = objects
     while here is not None and not isinstance(here, Objects):
         here = getattr(here, "stored", None)  # a writer's, which others may read through
     return here
 
 
-def fragment_of(record: ColumnRecord, entry: Entry, data: npt.NDArray[np.uint8]) -> Fragment:
+def fragment_of(record: ColumnRecord, entry: FragmentEntry, data: npt.NDArray[np.uint8]) -> Fragment:
     """The fragment that these bytes are.
 
     Raises:
@@ -85,7 +85,9 @@ class Fragments:
         starts: (fragments + 1,) int64, the position of each one's first sample, and the number of samples.
     """
 
-    def __init__(self, objects: Readable, entries: Sequence[Entry], record: ColumnRecord) -> None:
+    def __init__(
+        self, objects: FragmentReader, entries: Sequence[FragmentEntry], record: ColumnRecord
+    ) -> None:
         self._objects = objects
         self.entries = entries
         self._record = record
@@ -162,7 +164,7 @@ class Fragments:
             places[rest[where]] = np.where(found < 0, -1, found + self.starts[number])
         return places
 
-    def take(self, positions: Positions) -> list[tuple[Positions, Rows]]:
+    def take(self, positions: Positions) -> list[tuple[Positions, SampleBytes]]:
         """The samples at these positions, as parts: where in the result, and the samples there."""
         numbers = np.searchsorted(self.starts, positions, "right") - 1
         grouped = list(_by_fragment(numbers))
@@ -333,7 +335,7 @@ class Table:
 
 
 def table_of(
-    objects: Readable, fragments: Fragments, dtype: np.dtype[Any], shape: tuple[int, ...], width: int
+    objects: FragmentReader, fragments: Fragments, dtype: np.dtype[Any], shape: tuple[int, ...], width: int
 ) -> Table | None:
     """The table of a column's samples; None where they cannot be mapped, or are not all here."""
     if not isinstance(objects, Objects) or not width or not fragments.entries:

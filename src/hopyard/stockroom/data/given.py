@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from hopyard.errors import DataError
 from hopyard.stockroom.data.fragments import row_width
-from hopyard.stockroom.data.rows import Batch, Rows, keys_of
+from hopyard.stockroom.data.rows import KeyedSamples, SampleBytes, keys_of
 from hopyard.stockroom.data.samples import (
-    Stored,
+    StoredSample,
     Weak,
     as_stored,
     cast_exactly,
@@ -44,7 +44,7 @@ _STACKED = 4096  # bytes of an array that is copied sooner than looked at by its
 _STACKED_IN_ALL = 256 << 20  # bytes
 
 
-class Item(NamedTuple):
+class KeyedSample(NamedTuple):
     """A sample under its key."""
 
     key: Key
@@ -74,11 +74,11 @@ class Settings:
             f"{text}. Convert it, or replace the whole column, if its samples shall be others from now on",
         )
 
-    def take(self, items: Sequence[Item]) -> tuple[list[Key], list[Stored]]:
+    def take(self, items: Sequence[KeyedSample]) -> tuple[list[Key], list[StoredSample]]:
         """Keys and samples of all items, which fit."""
         keys = [item.key for item in items]
         self.check_nested(keys)
-        values: list[Stored | Weak] = []
+        values: list[StoredSample | Weak] = []
         for key, value in items:
             try:
                 values.append(as_stored(value))
@@ -106,7 +106,7 @@ class Settings:
                     f"{key!r}. Nothing was written: give keys of one form, or make another column."
                 )
 
-    def take_array(self, dtype: str, array: npt.NDArray[Any], first: Key) -> Rows:
+    def take_array(self, dtype: str, array: npt.NDArray[Any], first: Key) -> SampleBytes:
         """The rows of an array (n, ...) of numbers, which fit; ``first`` is the key of the first."""
         shape = array.shape[1:]
         if self.record is None:
@@ -142,7 +142,7 @@ def check_samples(name: str, values: Any) -> None:
     )
 
 
-def batches_of_array(values: Any, first: int, settings: Settings) -> Iterator[Batch]:
+def batches_of_array(values: Any, first: int, settings: Settings) -> Iterator[KeyedSamples]:
     """The rows of an array or tensor (n, ...) under the keys from ``first`` on, in chunks."""
     count = len(values)
     if count:
@@ -162,14 +162,16 @@ def batches_of_array(values: Any, first: int, settings: Settings) -> Iterator[Ba
         except DataError as error:
             raise settings.error(first + start, f"and those behind it: what was given {error}") from None
         if dtype in ("string", "bytes"):
-            items = [Item(first + start + at, value) for at, value in enumerate(array.tolist())]
+            items = [KeyedSample(first + start + at, value) for at, value in enumerate(array.tolist())]
             yield from batches_of_items(iter(items), settings)
         else:
             keys = np.arange(stop - start, dtype=np.int64) + (first + start)
-            yield Batch(keys, settings.take_array(dtype, array, first + start))
+            yield KeyedSamples(keys, settings.take_array(dtype, array, first + start))
 
 
-def batches_of_rows(keys: Sequence[Key], rows: npt.NDArray[Any], settings: Settings) -> Iterator[Batch]:
+def batches_of_rows(
+    keys: Sequence[Key], rows: npt.NDArray[Any], settings: Settings
+) -> Iterator[KeyedSamples]:
     """The rows of an array (n, ...) of numbers under these keys, in the order of the keys, in chunks."""
     codes = encode_many(keys)
     if not codes:
@@ -180,10 +182,14 @@ def batches_of_rows(keys: Sequence[Key], rows: npt.NDArray[Any], settings: Setti
     for start in range(0, len(order), step):
         some = order[start : start + step]
         dtype, array = raw_array(rows[some])
-        yield Batch(keys_of([codes[at] for at in some]), settings.take_array(dtype, array, keys[some[0]]))
+        yield KeyedSamples(
+            keys_of([codes[at] for at in some]), settings.take_array(dtype, array, keys[some[0]])
+        )
 
 
-def batches_of_items(items: Iterator[Item], settings: Settings, at_once: bool = False) -> Iterator[Batch]:
+def batches_of_items(
+    items: Iterator[KeyedSample], settings: Settings, at_once: bool = False
+) -> Iterator[KeyedSamples]:
     """Samples one by one, whose keys ascend, in chunks. ``at_once``: all say what they have in common."""
     while some := list(items if at_once else islice(items, _some(settings))):
         keys, stored = settings.take(some)
@@ -191,11 +197,13 @@ def batches_of_items(items: Iterator[Item], settings: Settings, at_once: bool = 
         yield from batches_of([encode(key) for key in keys], stored, settings.record)
 
 
-def batches_of(codes: Sequence[bytes], stored: Sequence[Stored], record: ColumnRecord) -> Iterator[Batch]:
+def batches_of(
+    codes: Sequence[bytes], stored: Sequence[StoredSample], record: ColumnRecord
+) -> Iterator[KeyedSamples]:
     """Samples that fit under encoded keys that ascend, in chunks."""
     start = 0
     for stop in _ends(stored):
-        yield Batch(keys_of(codes[start:stop]), rows_of(stored[start:stop], record))
+        yield KeyedSamples(keys_of(codes[start:stop]), rows_of(stored[start:stop], record))
         start = stop
 
 
@@ -204,7 +212,7 @@ def _some(settings: Settings) -> int:
     return max(1, min(_MANY, _CHUNK // max(width or _CHUNK // 256, 1)))
 
 
-def _ends(stored: Sequence[Stored]) -> list[int]:
+def _ends(stored: Sequence[StoredSample]) -> list[int]:
     """The ends of chunks of samples."""
     ends, size = [], 0
     for at, value in enumerate(stored):
@@ -274,7 +282,7 @@ def _may_be_too_large(values: Sequence[Any], array: npt.NDArray[Any]) -> bool:
     return any(type(each) is int for each in flat)
 
 
-def numbered(values: Iterable[Any], first: int, settings: Settings) -> Iterator[Item]:
+def numbered(values: Iterable[Any], first: int, settings: Settings) -> Iterator[KeyedSample]:
     """Samples under the keys from ``first`` on; those of nested columns are mappings."""
     for number, value in enumerate(values, first):
         yield from parts(number, value, settings)
@@ -295,17 +303,17 @@ def rows_by_key(values: Mapping[Any, Any], settings: Settings) -> tuple[list[Key
     return None if rows is None else (list(values), rows)
 
 
-def keyed(values: Mapping[Any, Any], settings: Settings) -> Iterator[Item]:
+def keyed(values: Mapping[Any, Any], settings: Settings) -> Iterator[KeyedSample]:
     """The samples of a mapping in the order of their keys."""
     checked = {check_key(key): key for key in values}
     for key in sorted(checked, key=encode):
         yield from parts(key, values[checked[key]], settings)
 
 
-def parts(key: Key, value: Any, settings: Settings) -> Iterator[Item]:
+def parts(key: Key, value: Any, settings: Settings) -> Iterator[KeyedSample]:
     """The sample itself, or the parts of a nested one in the order of their keys."""
     if not isinstance(value, Mapping):
-        yield Item(key, value)
+        yield KeyedSample(key, value)
         return
     if isinstance(key, tuple):
         raise settings.error(
@@ -315,4 +323,4 @@ def parts(key: Key, value: Any, settings: Settings) -> Iterator[Item]:
     if not pairs:
         raise settings.error(key, "is a dict without parts. Delete it instead, or give it a part")
     for pair in sorted(pairs, key=encode):
-        yield Item(pair, pairs[pair])
+        yield KeyedSample(pair, pairs[pair])

@@ -23,9 +23,9 @@ from hopyard.data.schema import TENSOR_DTYPES, Schema
 from hopyard.data.schema import Column as SchemaColumn
 from hopyard.errors import UnsupportedTypeError, UsageError
 from hopyard.objects.digests import derive_seed, digest, digest_json
-from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.column import SampleColumn
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.data.joining import Missing, joined, named
+from hopyard.stockroom.data.joining import MissingPolicy, joined, named
 from hopyard.stockroom.data.rows import keys_of, plain
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.maps.keys import encode_many
@@ -33,7 +33,7 @@ from hopyard.stockroom.packfiles import Objects
 from hopyard.wording import are, counted, nearest
 
 
-class Samples(Partitioned):
+class JoinedSamples(Partitioned):
     """The samples whose keys all of some columns have, as rows of these columns. Picklable; threads may share it.
 
     Everything that a dataset can do: ``samples[3]``, ``.loader(batch_size, shuffle=True, output="torch")``,
@@ -53,22 +53,22 @@ class Samples(Partitioned):
 
     def __init__(
         self,
-        columns: Mapping[str, Column | ColumnDraft] | Sequence[Column | ColumnDraft],
+        columns: Mapping[str, SampleColumn | ColumnDraft] | Sequence[SampleColumn | ColumnDraft],
         keys: Iterable[Key] | None = None,
-        missing: Missing = "error",
+        missing: MissingPolicy = "error",
         where: str = "",
     ) -> None:
         if missing not in ("error", "drop"):
             raise UsageError(
                 f"missing={missing!r}, but it must be 'error' or 'drop'{nearest(str(missing), ('error', 'drop'), '.')}"
             )
-        self.columns: Mapping[str, Column] = named(columns)
+        self.columns: Mapping[str, SampleColumn] = named(columns)
         self.where: str = where or f"the samples of {', '.join(map(repr, self.columns))}"
         codes = None if keys is None else keys_of(encode_many(list(keys)))
         self._positions, self._count = joined(self.columns, codes, missing)
 
     def __repr__(self) -> str:
-        return f"Samples({self._count} of {', '.join(map(repr, self.columns.values()))})"
+        return f"JoinedSamples({self._count} of {', '.join(map(repr, self.columns.values()))})"
 
     def __getstate__(self) -> dict[str, Any]:
         for name, column in self.columns.items():
@@ -117,7 +117,7 @@ class Samples(Partitioned):
         name, column = next(iter(self.columns.items()))
         return plain(column.codes()[self._places(name, np.arange(self._count))])
 
-    def part(self, rows: npt.ArrayLike) -> Samples:
+    def part(self, rows: npt.ArrayLike) -> JoinedSamples:
         """The samples of these rows, in this order; negative numbers count from the end.
 
         Raises:
@@ -130,7 +130,7 @@ class Samples(Partitioned):
         other._count = len(chosen)
         return other
 
-    def common_samples(self, other: Samples) -> int:
+    def common_samples(self, other: JoinedSamples) -> int:
         """The number of samples that both have, as far as they are of the same columns."""
         for name, column in self.columns.items():
             if name in other.columns and other.columns[name].record == column.record:
@@ -138,7 +138,7 @@ class Samples(Partitioned):
                 return len(np.intersect1d(mine, its))
         return 0
 
-    def partitions(self, p: int) -> list[Samples]:
+    def partitions(self, p: int) -> list[JoinedSamples]:
         """``p`` disjoint datasets of neighbouring samples, of equally many but for one, that make up this one.
 
         Raises:
@@ -223,7 +223,7 @@ class Samples(Partitioned):
 class SampleStream(Stream):
     """The rows of one epoch."""
 
-    def __init__(self, samples: Samples, wanted: Wanted, order: Rows) -> None:
+    def __init__(self, samples: JoinedSamples, wanted: Wanted, order: Rows) -> None:
         self._samples, self._wanted, self._order = samples, wanted, order
 
     def batch(self, first: int, last: int, buffers: Buffers) -> Batch:
@@ -238,7 +238,7 @@ class SampleStream(Stream):
         return join(parts, buffers)
 
 
-def _described(name: str, column: Column) -> SchemaColumn:
+def _described(name: str, column: SampleColumn) -> SchemaColumn:
     """The column as one of a dataset."""
     shape = column.shape
     if column.kind == "string":

@@ -10,29 +10,29 @@ import numpy.typing as npt
 
 from hopyard.data.order import Rows
 from hopyard.errors import DataError, UsageError
-from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.column import SampleColumn
 from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.rows import Keys, alike, encoded, find, keys_of, plain
 from hopyard.stockroom.maps import SortedMap
 from hopyard.stockroom.packfiles import Objects, PackfileWriter
 
-Missing: TypeAlias = Literal["error", "drop"]
+MissingPolicy: TypeAlias = Literal["error", "drop"]
 
 
-def named(columns: Mapping[str, Any] | Sequence[Any]) -> dict[str, Column]:
+def named(columns: Mapping[str, Any] | Sequence[Any]) -> dict[str, SampleColumn]:
     """Columns by name, those that are being written as they are now.
 
     Raises:
         UsageError: none, others than columns, or two of one name.
     """
-    if isinstance(columns, Column | ColumnDraft):
+    if isinstance(columns, SampleColumn | ColumnDraft):
         columns = [columns]
     pairs = (
         list(columns.items())
         if isinstance(columns, Mapping)
         else [(getattr(each, "name", ""), each) for each in columns]
     )
-    other = [type(each).__name__ for _, each in pairs if not isinstance(each, Column | ColumnDraft)]
+    other = [type(each).__name__ for _, each in pairs if not isinstance(each, SampleColumn | ColumnDraft)]
     if other or not pairs:
         raise UsageError(
             f"Samples were asked of {'a ' + other[0] if other else 'no columns'}, but they are made of columns, at "
@@ -47,21 +47,21 @@ def named(columns: Mapping[str, Any] | Sequence[Any]) -> dict[str, Column]:
     return found
 
 
-def _still(column: Column | ColumnDraft) -> Column:
+def _still(column: SampleColumn | ColumnDraft) -> SampleColumn:
     """The column as it is now; mapped and picklable, if all that it needs is published."""
-    if isinstance(column, Column):
+    if isinstance(column, SampleColumn):
         return column
     seen = column.snapshot()
     writer = seen.objects
     if isinstance(writer, PackfileWriter) and isinstance(writer.stored, Objects):
         needed = {entry[0] for _, entry in SortedMap(writer, seen.record.pages).items()}
         if not writer.stored.missing(needed.union(SortedMap(writer, seen.record.pages).pages())):
-            return Column(writer.stored, seen.name, seen.record)
+            return SampleColumn(writer.stored, seen.name, seen.record)
     return seen
 
 
 def joined(
-    columns: Mapping[str, Column], keys: Keys | None, missing: Missing
+    columns: Mapping[str, SampleColumn], keys: Keys | None, missing: MissingPolicy
 ) -> tuple[dict[str, Rows | None], int]:
     """For each column, the positions in it of the samples that all have, and how many these are.
 
@@ -91,7 +91,7 @@ def joined(
     return positions, count
 
 
-def _only_purged(columns: Mapping[str, Column], codes: Keys, there: npt.NDArray[np.bool_]) -> bool:
+def _only_purged(columns: Mapping[str, SampleColumn], codes: Keys, there: npt.NDArray[np.bool_]) -> bool:
     """Whether all columns have the same samples, but for those that were purged from one of them."""
     purged = {code for column in columns.values() for code in encoded(column.purged_codes())}
     gone = keys_of(sorted(purged))
@@ -99,7 +99,7 @@ def _only_purged(columns: Mapping[str, Column], codes: Keys, there: npt.NDArray[
     return bool((find(gone, codes[~there]) >= 0).all()) and set(others) == {int(there.sum())}
 
 
-def _find(column: Column, codes: Keys, is_all: bool) -> Rows | None:
+def _find(column: SampleColumn, codes: Keys, is_all: bool) -> Rows | None:
     """Positions of keys, -1 for those that are not there; None if they are all of the column's."""
     if not is_all and len(column) == len(codes):
         mine, its = alike(column.codes(), codes)
@@ -108,7 +108,7 @@ def _find(column: Column, codes: Keys, is_all: bool) -> Rows | None:
 
 
 def _incomplete(
-    columns: Mapping[str, Column],
+    columns: Mapping[str, SampleColumn],
     positions: Mapping[str, Rows | None],
     codes: Keys,
     common: int,

@@ -21,17 +21,17 @@ import numpy.typing as npt
 from hopyard.data.base import BaseDataset
 from hopyard.data.ragged import Ragged
 from hopyard.errors import ColumnError, DataError, UsageError
-from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.column import SampleColumn
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.data.joined import Samples
+from hopyard.stockroom.data.joined import JoinedSamples
 from hopyard.stockroom.data.rows import plain
 from hopyard.stockroom.data.samples import raw_array
 from hopyard.wording import are, counted
 
-Common: TypeAlias = np.dtype[Any] | None
+CommonDtype: TypeAlias = np.dtype[Any] | None
 """The dtype in which numbers of two dtypes are compared; None: bytes are."""
 
-Content: TypeAlias = list[Any]
+HashableSamples: TypeAlias = list[Any]
 """Of each sample what can be hashed, and is equal if samples are: its bytes or text, or a tuple with them."""
 
 _BYTES_AT_ONCE = 16 << 20
@@ -62,12 +62,12 @@ class Leaks:
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedSamples:
     """Samples by position, and what to call them."""
 
     count: int
     at_once: int
-    read: Callable[[npt.NDArray[np.int64]], Content]
+    read: Callable[[npt.NDArray[np.int64]], HashableSamples]
     keys: Callable[[npt.NDArray[np.int64]], Sequence[Any]]
 
     def blocks(self) -> Iterator[npt.NDArray[np.int64]]:
@@ -83,8 +83,8 @@ class Side:
 
 
 def leaks(
-    first: Column | ColumnDraft | BaseDataset,
-    second: Column | ColumnDraft | BaseDataset,
+    first: SampleColumn | ColumnDraft | BaseDataset,
+    second: SampleColumn | ColumnDraft | BaseDataset,
     columns: Sequence[str] | None = None,
 ) -> Leaks:
     """The samples of ``first`` that are in ``second`` too, whatever their keys: equal in every byte, or where dtypes of
@@ -106,7 +106,7 @@ def leaks(
 
 
 def leaks_among(
-    given: Mapping[str, Column | ColumnDraft | BaseDataset], columns: Sequence[str] | None = None
+    given: Mapping[str, SampleColumn | ColumnDraft | BaseDataset], columns: Sequence[str] | None = None
 ) -> dict[tuple[str, str], Leaks]:
     """Compare each with each other by :func:`leaks`, such as ``{"train": ..., "val": ..., "test": ...}``.
 
@@ -124,7 +124,7 @@ def leaks_among(
     return {(one, two): leaks(given[one], given[two], columns) for one, two in combinations(given, 2)}
 
 
-def equal_rows(mine: Side, its: Side) -> npt.NDArray[np.int64]:
+def equal_rows(mine: ComparedSamples, its: ComparedSamples) -> npt.NDArray[np.int64]:
     """(2, n) the positions of samples that the other side has too, in order, and of the first equal ones there."""
     hashes, others = mine.hashes(), its.hashes()
     order = np.argsort(others, kind="stable")  # equal ones stay in the order of their positions
@@ -148,7 +148,7 @@ def equal_rows(mine: Side, its: Side) -> npt.NDArray[np.int64]:
 
 
 def _equal(
-    mine: Side, rows: npt.NDArray[np.int64], its: Side, others: npt.NDArray[np.int64]
+    mine: ComparedSamples, rows: npt.NDArray[np.int64], its: ComparedSamples, others: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
     """(n,) which samples of one side are those of the other."""
     equal = np.empty(len(rows), bool)
@@ -163,11 +163,11 @@ def _equal(
     return equal
 
 
-def _sides(first: Any, second: Any, names: Sequence[str] | None) -> tuple[Side, Side]:
+def _sides(first: Any, second: Any, names: Sequence[str] | None) -> tuple[ComparedSamples, ComparedSamples]:
     given: list[Any] = [
         each.snapshot() if isinstance(each, ColumnDraft) else each for each in (first, second)
     ]
-    if all(isinstance(each, Column) for each in given):
+    if all(isinstance(each, SampleColumn) for each in given):
         if names is not None:
             raise UsageError(
                 "leaks() was given columns= with two columns. It chooses among those of datasets: leave it out."
@@ -186,7 +186,7 @@ def _sides(first: Any, second: Any, names: Sequence[str] | None) -> tuple[Side, 
     return _of_datasets(given[0], given[1], names)
 
 
-def _may_be_equal(a: Column, b: Column, common: Common) -> bool:
+def _may_be_equal(a: SampleColumn, b: SampleColumn, common: CommonDtype) -> bool:
     if (a.kind, len(a.shape)) != (b.kind, len(b.shape)) or (a.dtype != b.dtype and common is None):
         return False
     return all(None in lengths or lengths[0] == lengths[1] for lengths in zip(a.shape, b.shape, strict=True))
@@ -199,23 +199,25 @@ def _never_equal(what: str) -> DataError:
     )
 
 
-def _of_column(column: Column, varying: bool, common: Common) -> Side:
-    def read(rows: npt.NDArray[np.int64]) -> Content:
+def _of_column(column: SampleColumn, varying: bool, common: CommonDtype) -> ComparedSamples:
+    def read(rows: npt.NDArray[np.int64]) -> HashableSamples:
         content = _content(column.take(rows), common)
         return [(column.shape, data) for data in content] if varying and None not in column.shape else content
 
     size = column.nbytes // max(len(column), 1)
-    return Side(len(column), _at_once(size), read, lambda rows: plain(column.codes()[rows]))
+    return ComparedSamples(len(column), _at_once(size), read, lambda rows: plain(column.codes()[rows]))
 
 
-def _of_datasets(a: BaseDataset, b: BaseDataset, names: Sequence[str] | None) -> tuple[Side, Side]:
+def _of_datasets(
+    a: BaseDataset, b: BaseDataset, names: Sequence[str] | None
+) -> tuple[ComparedSamples, ComparedSamples]:
     wanted = [name for name in a.schema.names if name in b.schema] if names is None else list(names)
     if not wanted:
         raise ColumnError(
             f"the datasets have no column in common: {', '.join(a.schema.names)}; {', '.join(b.schema.names)}. Open "
             "them with columns of equal names."
         )
-    common: dict[str, Common] = {}
+    common: dict[str, CommonDtype] = {}
     for one, other in zip(a.schema.select(wanted), b.schema.select(wanted), strict=True):
         numeric = one.kind in ("tensor", "ragged") and one.dtype != other.dtype
         common[one.name] = _common(one.dtype, other.dtype) if numeric else None
@@ -225,28 +227,28 @@ def _of_datasets(a: BaseDataset, b: BaseDataset, names: Sequence[str] | None) ->
     return _of_dataset(a, common), _of_dataset(b, common)
 
 
-def _of_dataset(dataset: BaseDataset, names: Mapping[str, Common]) -> Side:
+def _of_dataset(dataset: BaseDataset, names: Mapping[str, CommonDtype]) -> ComparedSamples:
     chosen = {name: name for name in names}
 
-    def read(rows: npt.NDArray[np.int64]) -> Content:
+    def read(rows: npt.NDArray[np.int64]) -> HashableSamples:
         taken = dataset.take(rows, chosen)
         columns = [_content(taken[name], common) for name, common in names.items()]
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
     def keys(rows: npt.NDArray[np.int64]) -> Sequence[Any]:
-        if isinstance(dataset, Samples):
+        if isinstance(dataset, JoinedSamples):
             return dataset.part(rows).keys()
         return list(rows.tolist())
 
     size = sum(dataset.schema[name].width or _UNKNOWN_SIZE for name in names)
-    return Side(len(dataset), _at_once(size), read, keys)
+    return ComparedSamples(len(dataset), _at_once(size), read, keys)
 
 
 def _at_once(size: int) -> int:
     return max(1, min(_BYTES_AT_ONCE // max(size, 1), _ROWS_AT_ONCE))
 
 
-def _content(values: Any, common: Common) -> Content:
+def _content(values: Any, common: CommonDtype) -> HashableSamples:
     """Rows of a column, as columns and datasets give them."""
     if isinstance(values, Ragged):
         return [_element(row, common) for row in values]
@@ -262,25 +264,25 @@ def _content(values: Any, common: Common) -> Content:
     return list(array) if array.dtype == object else _bytes_of_rows(array)
 
 
-def _bytes_of_rows(array: npt.NDArray[Any]) -> Content:
+def _bytes_of_rows(array: npt.NDArray[Any]) -> HashableSamples:
     width = array.dtype.itemsize * math.prod(array.shape[1:])
     if not width:
         return [b""] * len(array)
     return list(np.ascontiguousarray(array).reshape(-1).view(np.dtype((np.void, width))).tolist())
 
 
-def _of_tensor(value: Any, common: Common) -> tuple[tuple[int, ...], Any]:
+def _of_tensor(value: Any, common: CommonDtype) -> tuple[tuple[int, ...], Any]:
     return tuple(value.shape), _element(value, common)
 
 
-def _element(value: Any, common: Common) -> Any:
+def _element(value: Any, common: CommonDtype) -> Any:
     if common is None:
         return _raw(value).tobytes()
     array, exact = _valued(value, common)
     return array.tobytes() if exact.all() else object()
 
 
-def _common(one: str, other: str) -> Common:
+def _common(one: str, other: str) -> CommonDtype:
     """The dtype in which numbers of both are compared; None: they never are."""
     a, b = _known(one), _known(other)
     if a is None or b is None or (a.kind == "c") != (b.kind == "c"):

@@ -12,7 +12,7 @@ from hopyard.data.ragged import offsets_of
 from hopyard.errors import CorruptError
 from hopyard.objects.digests import digest
 from hopyard.stockroom.data.fragments import Fragment, encode_fragment, row_width
-from hopyard.stockroom.data.rows import Batch, Rows, find, keys_of
+from hopyard.stockroom.data.rows import KeyedSamples, SampleBytes, find, keys_of
 from hopyard.stockroom.maps import encode
 from hopyard.stockroom.packfiles.tombstones import Purged, Tombstone, key_of
 from hopyard.stockroom.records import ColumnRecord
@@ -41,7 +41,7 @@ def redact(data: npt.NDArray[np.uint8], purged: Iterable[Purged]) -> tuple[bytes
         header["kind"], header["dtype"], tuple(header["shape"] or ()), nested=False, bits=0, pages=None, count=0,
         nbytes=0,
     )  # fmt: skip
-    batch = Batch(fragment.keys, _without(fragment.rows, np.array(sorted(gone), np.int64)))
+    batch = KeyedSamples(fragment.keys, _without(fragment.rows, np.array(sorted(gone), np.int64)))
     content, body = encode_fragment(record, [batch], [[at, *gone[at]] for at in sorted(gone)])
     return content, row_width(record) or 0, body
 
@@ -62,11 +62,11 @@ def is_stand_in(data: npt.NDArray[np.uint8], tombstone: Tombstone) -> bool:
     )
 
 
-def _without(rows: Rows, gone: npt.NDArray[np.int64]) -> Rows:
+def _without(rows: SampleBytes, gone: npt.NDArray[np.int64]) -> SampleBytes:
     if rows.offsets is None:
         data = rows.data.copy()
         data[gone] = 0
-        return Rows(data)
+        return SampleBytes(data)
     sizes = rows.sizes()
     kept = np.ones(len(sizes), bool)
     kept[gone] = False
@@ -75,4 +75,4 @@ def _without(rows: Rows, gone: npt.NDArray[np.int64]) -> Rows:
     if rows.shapes is not None:
         shapes = rows.shapes.copy()
         shapes[gone] = 0
-    return Rows(data, offsets_of(np.where(kept, sizes, 0)), shapes)
+    return SampleBytes(data, offsets_of(np.where(kept, sizes, 0)), shapes)

@@ -14,7 +14,7 @@ from hopyard.objects.digests import digest
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.purging import is_stand_in, redact
 from hopyard.stockroom.packfiles import Location, Objects
-from hopyard.stockroom.packfiles.layout import META_KINDS, Packfile, Piece, put_packfile, read_packfile
+from hopyard.stockroom.packfiles.layout import META_KINDS, ObjectToPack, Packfile, put_packfile, read_packfile
 from hopyard.stockroom.packfiles.tombstones import (
     Purged,
     Tombstone,
@@ -34,7 +34,7 @@ def group_of(kind: str) -> str:
     return "meta" if kind in META_KINDS else "data"
 
 
-def piece_of(name: str, place: Location, data: npt.NDArray[np.uint8]) -> Piece:
+def piece_of(name: str, place: Location, data: npt.NDArray[np.uint8]) -> ObjectToPack:
     """An object that is to be packed; values of fragments are aligned as they were."""
     width = body = 0
     if place.kind == "fragment":
@@ -42,10 +42,10 @@ def piece_of(name: str, place: Location, data: npt.NDArray[np.uint8]) -> Piece:
             rows = Fragment(data).rows
             width = 0 if rows.offsets is not None else rows.data.shape[1]
             body = data.size - rows.data.nbytes
-    return Piece(name, place.kind, data.data, place.dtype, place.shape, width, body)
+    return ObjectToPack(name, place.kind, data.data, place.dtype, place.shape, width, body)
 
 
-def put(store: Store, group: str, pieces: Sequence[Piece]) -> Packfile:
+def put(store: Store, group: str, pieces: Sequence[ObjectToPack]) -> Packfile:
     """Store one packfile, whatever its size, without holding it in memory twice."""
     size = sum(len(piece.data) for piece in pieces)
     if size <= _IN_MEMORY or store.staging() is not None:

@@ -21,7 +21,7 @@ _FEW = 8  # keys that are encoded sooner one by one
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class SampleBytes:
     """The bytes of n samples.
 
     Attributes:
@@ -54,34 +54,34 @@ class Rows:
         data = self.data[self.offsets[at] : self.offsets[at + 1]]
         return data, None if self.shapes is None else tuple(self.shapes[at].tolist())
 
-    def take(self, places: Any) -> Rows:
+    def take(self, places: Any) -> SampleBytes:
         """The samples at these places, a slice or an array of positions, in this order."""
         if self.offsets is None:
-            return Rows(self.data[places])
+            return SampleBytes(self.data[places])
         found = Ragged(self.data, self.offsets)[places]
-        return Rows(found.values, found.offsets, None if self.shapes is None else self.shapes[places])
+        return SampleBytes(found.values, found.offsets, None if self.shapes is None else self.shapes[places])
 
     @staticmethod
-    def collect(places: Sequence[tuple[Rows, int]]) -> Rows:
+    def collect(places: Sequence[tuple[SampleBytes, int]]) -> SampleBytes:
         """Single samples of several rows, each given by its rows and its position there, in this order."""
         parts = {id(rows): rows for rows, _ in places}
         starts = dict(zip(parts, accumulate(map(len, parts.values()), initial=0), strict=False))
         positions = [starts[id(rows)] + at for rows, at in places]
-        return Rows.concatenate(list(parts.values())).take(np.array(positions, np.int64))
+        return SampleBytes.concatenate(list(parts.values())).take(np.array(positions, np.int64))
 
     @staticmethod
-    def concatenate(parts: Sequence[Rows]) -> Rows:
+    def concatenate(parts: Sequence[SampleBytes]) -> SampleBytes:
         """All samples of ``parts``, of which there is at least one, in order."""
         if len(parts) == 1:
             return parts[0]
         data = np.concatenate([part.data for part in parts])
         if parts[0].offsets is None:
-            return Rows(data)
+            return SampleBytes(data)
         shapes = [part.shapes for part in parts if part.shapes is not None]
         offsets = offsets_of(np.concatenate([part.sizes() for part in parts]))
-        return Rows(data, offsets, np.concatenate(shapes) if shapes else None)
+        return SampleBytes(data, offsets, np.concatenate(shapes) if shapes else None)
 
-    def differing(self, other: Rows) -> npt.NDArray[np.bool_]:
+    def differing(self, other: SampleBytes) -> npt.NDArray[np.bool_]:
         """(n,): which samples differ from the other's at the same place."""
         if self.offsets is None and other.offsets is None and self.data.shape == other.data.shape:
             differ: npt.NDArray[np.bool_] = (self.data != other.data).any(1)
@@ -98,14 +98,14 @@ class Rows:
         return differ
 
 
-class Batch(NamedTuple):
+class KeyedSamples(NamedTuple):
     """Samples and their keys, which ascend."""
 
     keys: Keys
-    rows: Rows
+    rows: SampleBytes
 
-    def part(self, places: Any) -> Batch:
-        return Batch(self.keys[places], self.rows.take(places))
+    def part(self, places: Any) -> KeyedSamples:
+        return KeyedSamples(self.keys[places], self.rows.take(places))
 
 
 def keys_of(encoded: Sequence[bytes]) -> Keys:
@@ -183,7 +183,7 @@ def following(keys: Keys) -> int:
     return last + 1
 
 
-def merged(old: Batch, new: Batch, gone: Keys) -> Batch:
+def merged(old: KeyedSamples, new: KeyedSamples, gone: Keys) -> KeyedSamples:
     """The samples of ``old`` without those under ``gone``, and of ``new``, which win."""
     kept = np.ones(len(old.keys), bool)
     for keys in (new.keys, gone):
@@ -193,6 +193,6 @@ def merged(old: Batch, new: Batch, gone: Keys) -> Batch:
     if not len(new.keys) or not len(old.keys):
         return new if len(new.keys) else old
     keys = np.concatenate(alike(old.keys, new.keys))
-    rows = Rows.concatenate([old.rows, new.rows])
+    rows = SampleBytes.concatenate([old.rows, new.rows])
     order = np.argsort(keys, kind="stable")
-    return Batch(keys[order], rows.take(order))
+    return KeyedSamples(keys[order], rows.take(order))

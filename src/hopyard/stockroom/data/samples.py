@@ -15,10 +15,10 @@ from hopyard.data.ragged import offsets_of
 from hopyard.errors import CorruptError, DataError, MissingExtraError
 from hopyard.objects.tensors import ITEM_SIZES, ML_DTYPES, Tensor
 from hopyard.stockroom.data.fragments import row_width
-from hopyard.stockroom.data.rows import Rows
+from hopyard.stockroom.data.rows import SampleBytes
 from hopyard.stockroom.records import ColumnRecord
 
-Stored: TypeAlias = Tensor | str | bytes
+StoredSample: TypeAlias = Tensor | str | bytes
 """A sample as it is stored."""
 
 _COMMON = {
@@ -77,7 +77,7 @@ class Weak:
         self.array = array
 
 
-def as_stored(value: Any) -> Stored | Weak:
+def as_stored(value: Any) -> StoredSample | Weak:
     """One sample.
 
     Raises:
@@ -291,8 +291,8 @@ def _bytes(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.uint8]:
 
 
 def settle(
-    values: Sequence[Stored | Weak], record: ColumnRecord | None, say: Callable[[int, str], DataError]
-) -> list[Stored]:
+    values: Sequence[StoredSample | Weak], record: ColumnRecord | None, say: Callable[[int, str], DataError]
+) -> list[StoredSample]:
     """The samples with the dtype of the column, or of one another where the column is new.
 
     Args:
@@ -344,7 +344,7 @@ def cast_exactly(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[A
     return cast if exact else None
 
 
-def record_for(values: Sequence[Stored], nested: bool) -> ColumnRecord:
+def record_for(values: Sequence[StoredSample], nested: bool) -> ColumnRecord:
     """Properties that samples share, as the record of an empty column."""
     first = values[0]
     if not isinstance(first, Tensor):
@@ -364,7 +364,7 @@ def empty_record(kind: Any, dtype: str, shape: tuple[int | None, ...], nested: b
     return ColumnRecord(kind, dtype, shape, nested, bits=0, pages=None, count=0, nbytes=0)
 
 
-def misfit(value: Stored, record: ColumnRecord) -> str | None:
+def misfit(value: StoredSample, record: ColumnRecord) -> str | None:
     """Why a sample does not fit a column; None if it does."""
     if isinstance(value, Tensor):
         dtype, shape = value.dtype, value.shape
@@ -402,40 +402,40 @@ def in_short(record: ColumnRecord) -> str:
     return f"{samples}, nested" if record.nested else samples
 
 
-def rows_of(values: Sequence[Stored], record: ColumnRecord) -> Rows:
+def rows_of(values: Sequence[StoredSample], record: ColumnRecord) -> SampleBytes:
     """Samples that fit, in bulk."""
     parts = [_content(value) for value in values]
     data = np.frombuffer(b"".join(parts), np.uint8)
     width = row_width(record)
     if width is not None:
-        return Rows(data.reshape(len(values), width))
+        return SampleBytes(data.reshape(len(values), width))
     shapes = [value.shape for value in values if isinstance(value, Tensor)]
     offsets = offsets_of(np.fromiter(map(len, parts), np.int64, len(parts)))
     table = np.array(shapes, np.int64).reshape(len(values), len(record.shape)) if shapes else None
-    return Rows(data, offsets, table)
+    return SampleBytes(data, offsets, table)
 
 
-def _content(value: Stored) -> Any:
+def _content(value: StoredSample) -> Any:
     if isinstance(value, Tensor):
         return value.data.data
     return value.encode() if isinstance(value, str) else value
 
 
-def rows_of_array(array: npt.NDArray[Any], record: ColumnRecord) -> Rows:
+def rows_of_array(array: npt.NDArray[Any], record: ColumnRecord) -> SampleBytes:
     """The rows of an array (n, ...) of ``raw_dtype`` that fit, in bulk."""
     flat = _bytes(array, record.dtype)
     width = row_width(record)
     if width is not None:
-        return Rows(flat.reshape(len(array), width))
+        return SampleBytes(flat.reshape(len(array), width))
     size = flat.size // max(len(array), 1)
     shapes = np.tile(np.array(array.shape[1:], np.int64), (len(array), 1))
-    return Rows(flat, np.arange(len(array) + 1, dtype=np.int64) * size, shapes)
+    return SampleBytes(flat, np.arange(len(array) + 1, dtype=np.int64) * size, shapes)
 
 
 # To users
 
 
-def stored_sample(rows: Rows, at: int, record: ColumnRecord) -> Stored:
+def stored_sample(rows: SampleBytes, at: int, record: ColumnRecord) -> StoredSample:
     """One sample of rows; a tensor shares their memory."""
     data, shape = rows.sample(at)
     if record.kind == "tensor":
@@ -452,7 +452,7 @@ def stored_sample(rows: Rows, at: int, record: ColumnRecord) -> Stored:
         ) from error
 
 
-def to_user(value: Stored) -> Any:
+def to_user(value: StoredSample) -> Any:
     """A sample as users get it: an array or PyTorch tensor of its own, a NumPy scalar where it is one number, a string,
     or bytes."""
     if not isinstance(value, Tensor):
@@ -479,6 +479,6 @@ def array_to_user(array: npt.NDArray[Any], dtype: str) -> Any:
     return from_bytes(dtype, array.shape, array.reshape(-1).view(np.uint8))
 
 
-def samples_to_user(rows: Rows, record: ColumnRecord) -> list[Any]:
+def samples_to_user(rows: SampleBytes, record: ColumnRecord) -> list[Any]:
     """All samples of rows, each its own."""
     return [to_user(stored_sample(rows, at, record)) for at in range(len(rows))]

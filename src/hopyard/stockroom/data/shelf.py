@@ -7,22 +7,22 @@ from typing import Any, Protocol, TypeAlias, cast, overload
 
 from hopyard.data import Dataset, Prepared
 from hopyard.errors import MissingKeyError, UsageError
-from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.column import SampleColumn
 from hopyard.stockroom.data.datasets import open_stored, store_dataset
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.data.joined import Samples
-from hopyard.stockroom.data.joining import Missing
+from hopyard.stockroom.data.joined import JoinedSamples
+from hopyard.stockroom.data.joining import MissingPolicy
 from hopyard.stockroom.data.samples import in_short
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.stockroom.records import ColumnRecord, DatasetRecord, Record
 from hopyard.stockroom.views.shelf import ListedThing, NamedThings
-from hopyard.stockroom.views.view import Snapshot, Writable, writable
+from hopyard.stockroom.views.view import Snapshot, WritableView, writable
 
-Item: TypeAlias = Column | ColumnDraft | Dataset
+ShelfItem: TypeAlias = SampleColumn | ColumnDraft | Dataset
 
 
-class Draft(Writable, Protocol):
+class WritableColumns(WritableView, Protocol):
     """A view whose columns can be written to."""
 
     def written(self, name: str) -> ColumnDraft | None:
@@ -49,7 +49,7 @@ class DataShelf(NamedThings):
     def __getitem__(self, name: str) -> Any: ...
 
     @overload
-    def __getitem__(self, name: Sequence[str]) -> Samples: ...
+    def __getitem__(self, name: Sequence[str]) -> JoinedSamples: ...
 
     def __getitem__(self, name: str | Sequence[str]) -> Any:
         """A column or dataset; of a list of names, their samples (see :meth:`samples`).
@@ -68,7 +68,7 @@ class DataShelf(NamedThings):
         if isinstance(record, ColumnRecord):
             if draft is not None:
                 return draft.column(checked)
-            return Column(self._view.objects, checked, record)
+            return SampleColumn(self._view.objects, checked, record)
         assert isinstance(record, DatasetRecord)
         objects = self._view.objects
         assert isinstance(objects, Objects | PackfileWriter)
@@ -91,9 +91,9 @@ class DataShelf(NamedThings):
             ) from None
 
     def samples(
-        self, names: Sequence[str], keys: Iterable[Key] | None = None, missing: Missing = "error"
-    ) -> Samples:
-        """Several columns joined by their keys; see :class:`hopyard.stockroom.data.joined.Samples`."""
+        self, names: Sequence[str], keys: Iterable[Key] | None = None, missing: MissingPolicy = "error"
+    ) -> JoinedSamples:
+        """Several columns joined by their keys; see :class:`hopyard.stockroom.data.joined.JoinedSamples`."""
         columns = {}
         for name in names:
             item = self[self._checked(name)]
@@ -108,7 +108,7 @@ class DataShelf(NamedThings):
                 )
             columns[name] = item
         where = f"the samples of {', '.join(map(repr, columns))} of {self._view.revision}"
-        return Samples(columns, keys, missing, where)
+        return JoinedSamples(columns, keys, missing, where)
 
     # Writing
 
@@ -133,7 +133,7 @@ class DataShelf(NamedThings):
         if isinstance(value, ColumnDraft):
             value = value.snapshot()  # it may be the one that is replaced
         here: object = draft.writer.stored
-        if isinstance(value, Column) and value.objects is here:
+        if isinstance(value, SampleColumn) and value.objects is here:
             draft.set("data", name, value.record)
         elif draft.written(name) is None and isinstance(self._view.record("data", name), DatasetRecord):
             column = ColumnDraft(draft.writer, draft.writer, name, guard=draft.guard)
@@ -179,5 +179,5 @@ class DataShelf(NamedThings):
         assert isinstance(record, DatasetRecord)
         return ListedThing(f"data/{name}", "dataset", record.rows, record.nbytes)
 
-    def _draft(self) -> Draft:
-        return cast(Draft, writable(self._view))
+    def _draft(self) -> WritableColumns:
+        return cast(WritableColumns, writable(self._view))

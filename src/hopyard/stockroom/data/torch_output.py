@@ -13,12 +13,12 @@ import torch
 from hopyard.data.base import BaseDataset
 from hopyard.data.outputs.torch_output import TorchDataset
 from hopyard.errors import UsageError
-from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.column import SampleColumn
 from hopyard.stockroom.data.drafts import ColumnDraft
-from hopyard.stockroom.data.joined import Samples
+from hopyard.stockroom.data.joined import JoinedSamples
 from hopyard.stockroom.maps import Key
 
-Columns: TypeAlias = Sequence[Column | ColumnDraft]
+SampleColumns: TypeAlias = Sequence[SampleColumn | ColumnDraft]
 
 
 class TorchSamples(torch.utils.data.Dataset[Any]):
@@ -28,7 +28,7 @@ class TorchSamples(torch.utils.data.Dataset[Any]):
     ``BatchSampler`` asks for. Picklable, if all that the columns hold is committed.
     """
 
-    def __init__(self, samples: Samples, as_dict: bool) -> None:
+    def __init__(self, samples: JoinedSamples, as_dict: bool) -> None:
         self.samples = samples
         self._as_dict = as_dict
 
@@ -56,7 +56,7 @@ def _tensors(values: Any) -> Any:
 
 
 def make_torch_dataset(
-    dataset: BaseDataset | Column | ColumnDraft | Columns,
+    dataset: BaseDataset | SampleColumn | ColumnDraft | SampleColumns,
     keys: Iterable[Key] | None = None,
     as_dict: bool = False,
 ) -> torch.utils.data.Dataset[Any]:
@@ -81,18 +81,18 @@ def make_torch_dataset(
                 "dicts. Give it columns, or leave them out."
             )
         return TorchDataset(dataset)
-    columns = [dataset] if isinstance(dataset, Column | ColumnDraft) else dataset
+    columns = [dataset] if isinstance(dataset, SampleColumn | ColumnDraft) else dataset
     given = list(columns) if isinstance(columns, list | tuple) else []
-    other = [type(each).__name__ for each in given if not isinstance(each, Column | ColumnDraft)]
+    other = [type(each).__name__ for each in given if not isinstance(each, SampleColumn | ColumnDraft)]
     if other or not given:
         raise UsageError(
             f"make_torch_dataset() was given a {type(dataset).__name__}{f' of {other[0]}' if other else ''}. Give "
             "columns, as stock.data['image'] is, or a dataset, as open_dataset() or prepare() returns."
         )
-    return TorchSamples(Samples(given if as_dict else _by_names(given), keys), as_dict)
+    return TorchSamples(JoinedSamples(given if as_dict else _by_names(given), keys), as_dict)
 
 
-def _by_names(columns: Columns) -> dict[str, Column | ColumnDraft]:
+def _by_names(columns: SampleColumns) -> dict[str, SampleColumn | ColumnDraft]:
     """Columns by names that differ: of tuples, two may be of one name, of different revisions."""
     counts = Counter(column.name for column in columns)
     return {

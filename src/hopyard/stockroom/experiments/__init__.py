@@ -10,8 +10,8 @@ Rules:
 """
 
 from hopyard.stockroom.experiments.read import RunView
-from hopyard.stockroom.experiments.run import Run
+from hopyard.stockroom.experiments.run import StockRun
 from hopyard.stockroom.experiments.shelf import ExperimentShelf
 from hopyard.stockroom.experiments.values import reached_of_value
 
-__all__ = ["ExperimentShelf", "Run", "RunView", "reached_of_value"]
+__all__ = ["ExperimentShelf", "RunView", "StockRun", "reached_of_value"]

@@ -20,13 +20,13 @@ from hopyard.stockroom.experiments.values import decode
 from hopyard.stockroom.records import RunRecord, parsing
 from hopyard.stockroom.records.frozen import frozen
 from hopyard.stockroom.views.shelf import ListedThing
-from hopyard.stockroom.views.view import Readable
+from hopyard.stockroom.views.view import ObjectReader
 from hopyard.storage.format import check_format
 from hopyard.wording import counted, describe_bytes, describe_seconds, nearest, one_line, some_names
 
 _SHOWN = 30  # runs, or parameters and so on of one, that a console or notebook shows
 
-Steps = npt.NDArray[np.int64]
+StepNumbers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
@@ -38,7 +38,7 @@ class RunView:
         status: ``finished``, ``failed``, or ``running``: under way, or killed.
     """
 
-    def __init__(self, objects: Readable, id: str, record: RunRecord) -> None:
+    def __init__(self, objects: ObjectReader, id: str, record: RunRecord) -> None:
         self._objects, self._record = objects, record
         self.id = id
         self.status: str = record.status
@@ -114,7 +114,7 @@ class RunView:
         return float(self._get("seconds"))
 
     @property
-    def metrics(self) -> dict[str, tuple[Steps, Floats]]:
+    def metrics(self) -> dict[str, tuple[StepNumbers, Floats]]:
         """Of each metric (n,) steps and (n,) values, in the order in which they were logged."""
         return {
             name: (series.read(self._objects, one, 0, "<i8"), series.read(self._objects, one, 1, "<f8"))

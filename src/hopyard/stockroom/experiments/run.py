@@ -21,7 +21,7 @@ from hopyard.errors import DataError, NotFoundError, StorageError, UsageError
 from hopyard.stockroom.experiments.series import Growing
 from hopyard.stockroom.experiments.values import encode, plain
 from hopyard.stockroom.records import RunRecord, Shelf, check_name
-from hopyard.stockroom.views.view import Writable
+from hopyard.stockroom.views.view import WritableView
 from hopyard.storage.format import object_header
 from hopyard.wording import nearest, shown
 
@@ -29,8 +29,8 @@ KIND = "stock-run"
 INTERVAL = 30.0  # seconds of logging after which what was logged is stored
 
 
-class Run:
-    """``with Run(view, params={"lr": 0.01}) as run: run.log(loss=0.5)``.
+class StockRun:
+    """``with StockRun(view, params={"lr": 0.01}) as run: run.log(loss=0.5)``.
 
     It is stored when the block ends, as failed if by an exception; until then every 30 seconds while it logs, with the
     status ``running``: that is what a process that was killed leaves. Threads may share a run.
@@ -49,7 +49,7 @@ class Run:
 
     def __init__(
         self,
-        view: Writable,
+        view: WritableView,
         params: Mapping[str, Any] | None = None,
         tags: Mapping[str, Any] | None = None,
         git: Mapping[str, Any] | None = None,

@@ -16,7 +16,7 @@ from hopyard.errors import CorruptError
 from hopyard.objects import Tensor
 from hopyard.stockroom.packfiles import PackfileWriter
 from hopyard.stockroom.records import parsing
-from hopyard.stockroom.views.view import Readable
+from hopyard.stockroom.views.view import ObjectReader
 
 PART = 1 << 16  # points
 
@@ -47,7 +47,7 @@ class Growing:
         ]
 
 
-def read(objects: Readable, series: dict[str, Any], column: int, dtype: str) -> npt.NDArray[Any]:
+def read(objects: ObjectReader, series: dict[str, Any], column: int, dtype: str) -> npt.NDArray[Any]:
     """(count,) of one column: 0 for steps, 1 for values, 2 for seconds."""
     digests = [part[column] for part in series["parts"]]
     found = objects.tensors(dict.fromkeys(digests))

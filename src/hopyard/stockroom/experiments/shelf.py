@@ -9,7 +9,7 @@ from hopyard.errors import MissingKeyError
 from hopyard.markup import cut
 from hopyard.missing import missing_extra
 from hopyard.stockroom.experiments.read import Runs, RunView
-from hopyard.stockroom.experiments.run import Run
+from hopyard.stockroom.experiments.run import StockRun
 from hopyard.stockroom.experiments.values import plain, read, write
 from hopyard.stockroom.records import RunRecord, ValueRecord
 from hopyard.stockroom.records.frozen import frozen
@@ -68,9 +68,9 @@ class ExperimentShelf(NamedThings):
         tags: Mapping[str, Any] | None = None,
         git: Mapping[str, Any] | None = None,
         id: str | None = None,
-    ) -> Run:
-        """A new run; see :class:`Run`."""
-        return Run(writable(self._view), params, tags, git, id=id)
+    ) -> StockRun:
+        """A new run; see :class:`StockRun`."""
+        return StockRun(writable(self._view), params, tags, git, id=id)
 
     def run(self, id: str) -> RunView:
         """A stored run.

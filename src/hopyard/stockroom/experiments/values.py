@@ -13,7 +13,7 @@ from hopyard.objects import flatten, unflatten
 from hopyard.stockroom.packfiles import PackfileWriter
 from hopyard.stockroom.records import ValueRecord
 from hopyard.stockroom.records.frozen import FrozenList
-from hopyard.stockroom.views.view import Readable
+from hopyard.stockroom.views.view import ObjectReader
 
 INLINE = 4096  # bytes of JSON; larger values are objects of their own, so that pages stay small
 
@@ -83,7 +83,7 @@ def write(writer: PackfileWriter, value: Any) -> ValueRecord:
     return ValueRecord(skeleton if is_small else {"json": writer.add_json(skeleton)})
 
 
-def read(objects: Readable, record: ValueRecord) -> Any:
+def read(objects: ObjectReader, record: ValueRecord) -> Any:
     """The plain value of a record."""
     digest = _object(record)
     return decode(record.value if digest is None else objects.json(digest))

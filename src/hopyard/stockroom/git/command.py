@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from hopyard.errors import StorageError
-from hopyard.stockroom.git.layout import Layout, locate
+from hopyard.stockroom.git.layout import GitFolders, locate
 
 _ALLOWED = (
     ("cat-file", "--batch"),
@@ -146,7 +146,7 @@ def demand(folder: Path, *arguments: str, given: bytes = b"", index: Path | None
     return answer.stdout
 
 
-def _environment(layout: Layout | None) -> dict[str, str]:
+def _environment(layout: GitFolders | None) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name not in _TIED}
     if layout is not None and layout.given:
         environment |= {name: os.environ[name] for name in _TIED if name in os.environ}

@@ -10,7 +10,7 @@ from pathlib import Path
 from hopyard.errors import StorageError
 from hopyard.stockroom.git.command import ask, demand
 from hopyard.stockroom.git.head import HEAD_NAME
-from hopyard.stockroom.git.layout import Layout, locate
+from hopyard.stockroom.git.layout import GitFolders, locate
 from hopyard.stockroom.git.place import Place
 from hopyard.storage.oserrors import read_error
 
@@ -80,7 +80,7 @@ def named_commits(place: Place, revisions: Sequence[str]) -> set[str]:
 _KEEP = "Until git's history can be read, nothing is deleted; then try again."
 
 
-def _partial(layout: Layout, root: Path) -> str:
+def _partial(layout: GitFolders, root: Path) -> str:
     """The command that brings all versions to a partial clone; nothing is fetched here."""
     if not any((layout.common / "objects" / "pack").glob("*.promisor")):
         return ""
@@ -90,7 +90,7 @@ def _partial(layout: Layout, root: Path) -> str:
     )
 
 
-def _committed(layout: Layout, root: Path) -> set[str]:
+def _committed(layout: GitFolders, root: Path) -> set[str]:
     """Ids of all versions in history."""
     ids = _logged(root, "--all", "--reflog")
     if revisions := _pseudo_references(layout):
@@ -114,7 +114,7 @@ def _logged(root: Path, *revisions: str, given: bytes = b"", only: str = _EVERY_
     return ids
 
 
-def _pseudo_references(layout: Layout) -> set[str]:
+def _pseudo_references(layout: GitFolders) -> set[str]:
     """Commits that MERGE_HEAD and its like name, of each worktree: no reference may hold them."""
     found: set[str] = set()
     for folder in _git_directories(layout):
@@ -124,7 +124,7 @@ def _pseudo_references(layout: Layout) -> set[str]:
     return found
 
 
-def _staged(layout: Layout, root: Path) -> set[str]:
+def _staged(layout: GitFolders, root: Path) -> set[str]:
     """Ids of what is in the index, of each worktree."""
     ids: set[str] = set()
     for folder in _git_directories(layout):
@@ -137,7 +137,7 @@ def _staged(layout: Layout, root: Path) -> set[str]:
     return ids
 
 
-def _git_directories(layout: Layout) -> list[Path]:
+def _git_directories(layout: GitFolders) -> list[Path]:
     """Of all worktrees. Lists by `iterdir`, since `glob` passes over what may not be read."""
     linked = layout.common / "worktrees"
     return [layout.common, *(sorted(linked.iterdir()) if linked.exists() else ())]

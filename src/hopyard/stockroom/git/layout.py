@@ -19,7 +19,7 @@ from hopyard.storage.oserrors import read_error
 
 
 @dataclass(frozen=True)
-class Layout:
+class GitFolders:
     """The folders of one git working tree; absolute, links resolved.
 
     Attributes:
@@ -35,7 +35,7 @@ class Layout:
     given: bool = False
 
 
-def locate(folder: Path) -> Layout | None:
+def locate(folder: Path) -> GitFolders | None:
     """Git's folders for an absolute ``folder`` whose links are resolved, or None: no git repository holds it.
 
     Raises:
@@ -53,7 +53,7 @@ def locate(folder: Path) -> Layout | None:
     return found if nearer else given
 
 
-def _layout(folder: Path) -> Layout | None:
+def _layout(folder: Path) -> GitFolders | None:
     """The layout whose top is ``folder``."""
     link = f"{folder}/.git"
     mode = _mode(link)
@@ -71,7 +71,7 @@ def _layout(folder: Path) -> Layout | None:
     else:
         return None
     path, common = Path(own), _common(own)
-    return Layout(folder, path, path if common == own else Path(common))
+    return GitFolders(folder, path, path if common == own else Path(common))
 
 
 def _named_by(link: Path) -> str:
@@ -113,7 +113,7 @@ def _mode(path: str) -> int:
         raise
 
 
-def _given(found: Layout | None) -> Layout | None:
+def _given(found: GitFolders | None) -> GitFolders | None:
     """The layout that the environment names, if it is another than was ``found``.
 
     Without GIT_WORK_TREE, git takes the current directory for the top.
@@ -134,4 +134,4 @@ def _given(found: Layout | None) -> Layout | None:
         and (not tree or found.top == top)
     ):
         return None
-    return Layout(top, Path(own), common, given=True)
+    return GitFolders(top, Path(own), common, given=True)

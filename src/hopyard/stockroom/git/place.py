@@ -23,7 +23,7 @@ from hopyard.errors import CorruptError, NotFoundError, StorageError
 from hopyard.objects.digests import digest
 from hopyard.stockroom.git.command import ask
 from hopyard.stockroom.git.head import HEAD_NAME, id_of, new_id
-from hopyard.stockroom.git.layout import Layout, locate
+from hopyard.stockroom.git.layout import GitFolders, locate
 from hopyard.stockroom.records.quoting import quoted
 from hopyard.storage import LocalStore, files
 from hopyard.storage.format import FORMAT_NAME
@@ -199,11 +199,11 @@ def prepare(place: Place) -> None:
             ignored.write_text("*\n")
 
 
-def _inside(layout: Layout, root: Path) -> str:
+def _inside(layout: GitFolders, root: Path) -> str:
     return root.relative_to(layout.top).as_posix()
 
 
-def _remembered(layout: Layout, root: Path) -> str | None:
+def _remembered(layout: GitFolders, root: Path) -> str | None:
     """The id of the only stockroom that was in this folder."""
     try:
         rooms = sorted((layout.common / _IN_GIT).iterdir())
@@ -216,7 +216,7 @@ def _remembered(layout: Layout, root: Path) -> str | None:
     return here[0] if len(here) == 1 else None
 
 
-def _own_worktree(objects: Path, layout: Layout, root: Path, room_id: str) -> str:
+def _own_worktree(objects: Path, layout: GitFolders, root: Path, room_id: str) -> str:
     """The id of the working tree that the stockroom in this folder is."""
     own, inside = _worktree(layout), _inside(layout, root)
     known = {
@@ -236,13 +236,13 @@ def _own_worktree(objects: Path, layout: Layout, root: Path, room_id: str) -> st
     return f"copy{number}-{own}" if known else own
 
 
-def _in_main_worktree(root: Path, layout: Layout) -> Path:
+def _in_main_worktree(root: Path, layout: GitFolders) -> Path:
     """The counterpart of a folder in the main worktree: an older ``.hopyard`` is not tracked, so it is only there."""
     main = layout.common.parent if layout.common.name == ".git" else layout.top
     return main / root.relative_to(layout.top)
 
 
-def _worktree(layout: Layout) -> str:
+def _worktree(layout: GitFolders) -> str:
     if layout.own != layout.common:
         return f"worktree-{_segment(layout.own.name)}"
     if layout.given and layout.own != layout.top / ".git":

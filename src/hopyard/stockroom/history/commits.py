@@ -20,7 +20,7 @@ from typing import Any
 
 from hopyard.errors import CorruptError, UsageError
 from hopyard.markup import cut, table
-from hopyard.stockroom.maps import Readable, Writable
+from hopyard.stockroom.maps import PageReader, PageWriter
 from hopyard.stockroom.records import parsing
 from hopyard.storage.format import check_format, object_header
 from hopyard.wording import counted, one_line
@@ -88,7 +88,7 @@ class Commits(list[Commit]):
 
 
 def write_commit(
-    writer: Writable,
+    writer: PageWriter,
     root: str | None,
     parents: Sequence[str],
     message: str,
@@ -122,7 +122,7 @@ def write_commit(
     return _commit(writer.add_json(value, kind=_KIND), value)
 
 
-def read_commit(objects: Readable, digest: str) -> Commit:
+def read_commit(objects: PageReader, digest: str) -> Commit:
     """The commit of this digest.
 
     Raises:
@@ -162,7 +162,7 @@ def _commit(digest: str, value: dict[str, Any]) -> Commit:
     return Commit(digest, tuple(value["parents"]), **fields)
 
 
-def log(objects: Readable, *digests: str) -> Iterator[Commit]:
+def log(objects: PageReader, *digests: str) -> Iterator[Commit]:
     """The commits ``digests`` and all that they follow, each once and after all that follow it.
 
     The highest generation comes first, then the latest time. Commits are read as the iterator goes on.
@@ -171,7 +171,7 @@ def log(objects: Readable, *digests: str) -> Iterator[Commit]:
         yield commit
 
 
-def ancestors(objects: Readable, digests: Iterable[str], without: Iterable[str] = ()) -> set[str]:
+def ancestors(objects: PageReader, digests: Iterable[str], without: Iterable[str] = ()) -> set[str]:
     """``digests`` and all that they follow, less ``without`` and all that these follow.
 
     So with ``without`` what a remote has, it is what the remote lacks. Only commits between the two are read.
@@ -181,7 +181,7 @@ def ancestors(objects: Readable, digests: Iterable[str], without: Iterable[str] 
     return {commit.digest for commit, marks in _walk(objects, starts, done=unwanted) if marks == wanted}
 
 
-def merge_bases(objects: Readable, a: str, b: str) -> list[str]:
+def merge_bases(objects: PageReader, a: str, b: str) -> list[str]:
     """The last commits that both ``a`` and ``b`` are or follow: common ones that no other common one follows.
 
     None if they share no history, several after criss-cross merges: the highest generation first, then the latest.
@@ -196,7 +196,7 @@ def merge_bases(objects: Readable, a: str, b: str) -> list[str]:
     return [commit.digest for commit, marks in walk if marks == both]
 
 
-def is_ancestor(objects: Readable, ancestor: str, digest: str) -> bool:
+def is_ancestor(objects: PageReader, ancestor: str, digest: str) -> bool:
     """Whether the commit ``digest`` is ``ancestor`` or follows it."""
     least = read_commit(objects, ancestor).generation
     for commit in log(objects, digest):
@@ -208,7 +208,7 @@ def is_ancestor(objects: Readable, ancestor: str, digest: str) -> bool:
 
 
 def _walk(
-    objects: Readable,
+    objects: PageReader,
     starts: Iterable[tuple[str, int]],
     inherit: Callable[[int], int] = int,
     done: int = 0,

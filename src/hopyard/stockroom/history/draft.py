@@ -11,7 +11,7 @@ from hopyard.errors import UsageError
 from hopyard.stockroom.data.conflicts import diff_columns
 from hopyard.stockroom.data.drafts import ColumnDraft, Edit
 from hopyard.stockroom.history.locks import Mark, writing
-from hopyard.stockroom.history.operations import Operation
+from hopyard.stockroom.history.operations import WriteOperation
 from hopyard.stockroom.maps import SortedMap, encode
 from hopyard.stockroom.maps.diff import same
 from hopyard.stockroom.packfiles import Objects, PackfileWriter
@@ -21,7 +21,7 @@ from hopyard.stockroom.views.view import names_in, place_of
 
 _ABSENT: Any = object()
 
-Told = Callable[[Operation], None]
+Told = Callable[[WriteOperation], None]
 
 
 class Draft:
@@ -194,7 +194,7 @@ class Draft:
                 self._is_writing = False
                 self._let_in()
 
-    def apply(self, operations: Iterable[Operation]) -> None:
+    def apply(self, operations: Iterable[WriteOperation]) -> None:
         """Make the writes that ``told`` was told of, in another process or life, without telling it again.
 
         Raises:
@@ -389,7 +389,7 @@ class Draft:
             if self._told is None:
                 return
             if edit is not None:
-                self._told(Operation(name, edit))
+                self._told(WriteOperation(name, edit))
             else:
                 record = column.flush()
                 self._tell([("data", name, None if record is None else record.to_json())])
@@ -402,9 +402,9 @@ class Draft:
         """Tell what things are now; all that they need is published first."""
         if self._told is not None:
             self.publish()
-            self._told(Operation(things=tuple(things)))
+            self._told(WriteOperation(things=tuple(things)))
 
-    def _apply(self, operation: Operation) -> None:
+    def _apply(self, operation: WriteOperation) -> None:
         if operation.edit is not None:
             self.column(operation.column).apply(operation.edit)
         for shelf, name, value in operation.things:

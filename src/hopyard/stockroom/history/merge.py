@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from hopyard.errors import NotFoundError
-from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.column import SampleColumn
 from hopyard.stockroom.data.conflicts import merge_columns
 from hopyard.stockroom.data.dataset_changes import merge_datasets
 from hopyard.stockroom.data.drafts import ColumnDraft
@@ -39,7 +39,7 @@ from hopyard.stockroom.history.conflicts import (
 from hopyard.stockroom.maps import SortedMap, encode, merge
 from hopyard.stockroom.packfiles import PackfileWriter
 from hopyard.stockroom.records import ColumnRecord, DatasetRecord, Json, Record, ValueRecord, parse
-from hopyard.stockroom.views.view import Readable, place_of
+from hopyard.stockroom.views.view import ObjectReader, place_of
 
 _DISPUTED = "disputed"
 
@@ -124,7 +124,7 @@ def merge_since(
     return result, parents
 
 
-def is_merged(objects: Readable, base: str | None, ours: str, theirs: str) -> bool:
+def is_merged(objects: ObjectReader, base: str | None, ours: str, theirs: str) -> bool:
     """Whether ours has what changed from ``base`` to theirs, as it follows theirs: a base behind theirs undoes."""
     try:
         return is_ancestor(objects, theirs, ours) and (base is None or is_ancestor(objects, base, theirs))
@@ -132,7 +132,9 @@ def is_merged(objects: Readable, base: str | None, ours: str, theirs: str) -> bo
         return False
 
 
-def merge_message(objects: Readable, name: str, base: str | None, theirs: str | None, is_whole: bool) -> str:
+def merge_message(
+    objects: ObjectReader, name: str, base: str | None, theirs: str | None, is_whole: bool
+) -> str:
     """The message of a commit that has the changes from ``base`` to ``theirs``.
 
     Args:
@@ -142,7 +144,7 @@ def merge_message(objects: Readable, name: str, base: str | None, theirs: str | 
     return f"Merge {name}" if base is None or is_whole else change_message(objects, base, theirs)
 
 
-def change_message(objects: Readable, base: str | None, theirs: str | None) -> str:
+def change_message(objects: ObjectReader, base: str | None, theirs: str | None) -> str:
     """The message of a commit that has the changes from ``base`` to ``theirs``, and is no merge."""
     undone = base is not None and (theirs is None or (theirs != base and is_ancestor(objects, theirs, base)))
     subject = read_commit(objects, str(base if undone else theirs)).message.partition("\n")[0]
@@ -253,7 +255,7 @@ class _Merge:
         """Samples about which the bases do not agree: whatever one base has, it says nothing of who changed them."""
         name = path.partition("/")[2]
         draft = ColumnDraft(self._writer, self._writer, name, merged)
-        sides = [Column(self._writer, name, record) for record in records[1:]]
+        sides = [SampleColumn(self._writer, name, record) for record in records[1:]]
         for key in keys:
             code = encode(key)
             stored = [None if side.was_purged(code) else side.stored(code) for side in sides]

@@ -24,7 +24,7 @@ _KIND = "operation"
 
 
 @dataclass(frozen=True)
-class Operation:
+class WriteOperation:
     """One write: an edit of a column, or records of things.
 
     Attributes:
@@ -53,7 +53,7 @@ class Operation:
         return b"".join([len(text).to_bytes(8, "little"), text, fragment])
 
     @classmethod
-    def decode(cls, data: bytes) -> Operation:
+    def decode(cls, data: bytes) -> WriteOperation:
         """The operation that ``encode`` gave ``data`` for.
 
         Raises:

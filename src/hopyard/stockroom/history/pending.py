@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from hopyard.errors import CorruptError
-from hopyard.stockroom.history.stage import Position
+from hopyard.stockroom.history.stage import StagePosition
 from hopyard.storage import Store
 from hopyard.storage.format import check_format, format_header
 from hopyard.storage.small import get_small
@@ -35,7 +35,7 @@ class Pending:
     branch_before: str | None
     commit_before: str | None
     left: str | None
-    carried: Position | None
+    carried: StagePosition | None
     head: str | None
 
     def encode(self) -> bytes:
@@ -64,7 +64,7 @@ def read_pending(store: Store, name: str) -> Pending:
             found["was"],
             found["from"],
             found["left"],
-            found["carried"] and Position(int(found["carried"][0]), bytes.fromhex(found["carried"][1])),
+            found["carried"] and StagePosition(int(found["carried"][0]), bytes.fromhex(found["carried"][1])),
             found["head"],
         )
         if pending.head is not None and not isinstance(pending.head, str):

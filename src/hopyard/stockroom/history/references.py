@@ -252,7 +252,7 @@ def _encode(move: Move, **check: str) -> bytes:
 
 
 @dataclass
-class Log:
+class ReferenceLog:
     """One reference's log, as verify sees it.
 
     Attributes:
@@ -271,7 +271,7 @@ class Log:
     stray: str = ""
 
 
-def logs(store: Store) -> tuple[list[Log], dict[str, StorageError]]:
+def logs(store: Store) -> tuple[list[ReferenceLog], dict[str, StorageError]]:
     """All logs, also those of deleted references; and by the store's name what is foreign among them.
 
     Copies that lack what can be read here, or are damaged, are written anew.
@@ -288,9 +288,9 @@ def logs(store: Store) -> tuple[list[Log], dict[str, StorageError]]:
     return [_log(store, prefix, found, copies.get(prefix, {})) for prefix, found in numbers.items()], foreign
 
 
-def _log(store: Store, prefix: str, numbers: set[int], copies: Mapping[int, bytes]) -> Log:
+def _log(store: Store, prefix: str, numbers: set[int], copies: Mapping[int, bytes]) -> ReferenceLog:
     kind, *parts = prefix.split("/")[1:]
-    log = Log("/".join([kind, *map(_codes(kind)[1], parts)]))
+    log = ReferenceLog("/".join([kind, *map(_codes(kind)[1], parts)]))
     read: dict[int, bytes] = {}
     known = sorted({*numbers, *copies})
     for before, number in zip([0, *known], known, strict=False):

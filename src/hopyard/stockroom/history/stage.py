@@ -43,14 +43,14 @@ _GIVEN = 20  # digits of the last number that was given
 _held = threading.local()  # names of the stages that this thread holds
 
 
-class Position(NamedTuple):
+class StagePosition(NamedTuple):
     """A place in a log: the number of an entry and its seal, which no other entry has."""
 
     number: int
     seal: bytes
 
 
-class Entry(NamedTuple):
+class StageEntry(NamedTuple):
     """An entry of the log.
 
     Attributes:
@@ -59,7 +59,7 @@ class Entry(NamedTuple):
         operations: writes, in their order.
     """
 
-    position: Position
+    position: StagePosition
     before: bytes
     operations: tuple[bytes, ...]
 
@@ -69,10 +69,10 @@ class _Note(NamedTuple):
 
     given: int
     base: str
-    last: Position | None
+    last: StagePosition | None
 
     def encode(self) -> bytes:
-        number, seal = self.last or Position(0, _FIRST)
+        number, seal = self.last or StagePosition(0, _FIRST)
         text = b"%0*d %-64s %012d %s" % (_GIVEN, self.given, self.base.encode(), number, seal.hex().encode())
         return b"%s %08x\n" % (text, crc32(text))
 
@@ -84,7 +84,7 @@ class _Note(NamedTuple):
             if data != b"%s %08x\n" % (text, crc32(text)):
                 return None
             given, base, number, seal = text.split()
-            last = Position(int(number), bytes.fromhex(seal.decode()))
+            last = StagePosition(int(number), bytes.fromhex(seal.decode()))
             return cls(int(given), base.decode(), last if last.number else None)
         except ValueError:
             return None
@@ -130,7 +130,7 @@ class Stage:
         """
         return [operation for entry in self.entries() for operation in entry.operations]
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[StageEntry]:
         """All entries since the last clearing, in the order of their writing; raises as :meth:`operations`."""
         while True:
             state = self.state()
@@ -144,7 +144,7 @@ class Stage:
                 if self.state() == state:
                     raise
 
-    def since(self, position: Position | None) -> list[Entry] | None:
+    def since(self, position: StagePosition | None) -> list[StageEntry] | None:
         """The entries behind one that is known (None: all); None: that one is gone, and so are those before it."""
         last = self.noted()
         if last is not None and position is not None:
@@ -176,7 +176,7 @@ class Stage:
             os.close(file)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[Log]:
+    def held(self) -> Iterator[HeldStage]:
         """The log, which meanwhile nobody else of the working tree writes or clears, upon whatever base.
 
         Raises:
@@ -192,11 +192,11 @@ class Stage:
         with locked(self._store, self._lock, fcntl.LOCK_EX):
             held.add(name)
             try:
-                yield Log(self)
+                yield HeldStage(self)
             finally:
                 held.discard(name)
 
-    def append(self, operation: bytes) -> Position:
+    def append(self, operation: bytes) -> StagePosition:
         """Add an operation; it is durable when this returns, with its place. Others may append at the same time.
 
         Raises:
@@ -216,7 +216,7 @@ class Stage:
             stage for stage in stages(self._store, self.worktree, besides=self.base) if stage.operations()
         ]
 
-    def read(self, number: int) -> Entry:
+    def read(self, number: int) -> StageEntry:
         """One entry; whether it follows the one before it is not looked at.
 
         Raises:
@@ -232,14 +232,14 @@ class Stage:
             raise self._damage(
                 f"{where} is damaged, or a copy of another one: its content has not the digest that it begins with."
             )
-        return Entry(Position(number, seal), before, tuple(_split(content)))
+        return StageEntry(StagePosition(number, seal), before, tuple(_split(content)))
 
     def numbers(self) -> list[int]:
         """The numbers of all entries that are there, also of such as were cleared and are not deleted yet."""
         return sorted(_number(self._store, entry.name) for entry in self._store.list(self.prefix))
 
-    def _chain(self) -> list[Entry]:
-        found: list[Entry] = []
+    def _chain(self) -> list[StageEntry]:
+        found: list[StageEntry] = []
         for number in reversed(self.numbers()):
             entry = self.read(number)
             if found and found[-1].before != entry.position.seal:
@@ -254,7 +254,7 @@ class Stage:
             )
         return found[::-1]
 
-    def _check_last(self, found: Sequence[Entry], state: bytes) -> None:
+    def _check_last(self, found: Sequence[StageEntry], state: bytes) -> None:
         """See that the last entry that was noted is there. What was noted may be older than what is there."""
         note = _Note.decode(state)
         if note is None or note.base != self._name or note.last is None:
@@ -267,9 +267,9 @@ class Stage:
                 "in its place."
             )
 
-    def _between(self, position: Position, last: Position) -> list[Entry] | None:
+    def _between(self, position: StagePosition, last: StagePosition) -> list[StageEntry] | None:
         """The entries behind one up to the last; None: they are not a chain."""
-        found: list[Entry] = []
+        found: list[StageEntry] = []
         for number in range(position.number + 1, last.number + 1):
             try:
                 entry = self.read(number)
@@ -282,7 +282,7 @@ class Stage:
             found.append(entry)
         return found if found and found[-1].position == last else None
 
-    def noted(self) -> Position | None:
+    def noted(self) -> StagePosition | None:
         """The last entry as the lock's file has it; None: it has none, or one was being written when it was killed."""
         note = _Note.decode(self.state())
         if note is None or note.base != self._name or note.last is None or note.given != note.last.number:
@@ -304,7 +304,7 @@ class Stage:
         return f"{self.prefix}/{number:012d}"
 
 
-class Log:
+class HeldStage:
     """A stage as the holder of its working tree's lock sees it; see :meth:`Stage.held`."""
 
     def __init__(self, stage: Stage) -> None:
@@ -312,11 +312,11 @@ class Log:
         self._store = stage._store
         self._path = stage._noted_in
 
-    def upon(self, base: str | None) -> Log:
+    def upon(self, base: str | None) -> HeldStage:
         """The log of the same working tree upon another commit."""
-        return self if base == self.stage.base else Log(self.stage.upon(base))
+        return self if base == self.stage.base else HeldStage(self.stage.upon(base))
 
-    def last(self) -> Position | None:
+    def last(self) -> StagePosition | None:
         """The last entry; None: nothing is staged.
 
         Raises:
@@ -334,7 +334,7 @@ class Log:
         self.stage._is_listed = True
         return entries[-1].position if entries else None
 
-    def append(self, *operations: bytes) -> Position:
+    def append(self, *operations: bytes) -> StagePosition:
         """As :meth:`Stage.append`; several are one entry: all of them are there, or none."""
         last = self.last()
         given = max(self._given(), 0 if last is None else last.number)
@@ -349,7 +349,7 @@ class Log:
         self._write(self._given(), position, is_synced=True)
         self._delete(there)
 
-    def keep(self, last: Position | None) -> None:
+    def keep(self, last: StagePosition | None) -> None:
         """Let this entry, which is there, be the last one from now on; None: none is."""
         self._delete([each for each in self.stage.numbers()[::-1] if last is None or each > last.number])
         self._write(self._given(), last, is_synced=True)
@@ -359,9 +359,9 @@ class Log:
         entries = {entry.position.number for entry in self.stage.entries()}
         self._delete([number for number in self.stage.numbers() if number not in entries])
 
-    def intact(self) -> Position | None:
+    def intact(self) -> StagePosition | None:
         """The last entry before damage, of those since the last clearing; None: there is none."""
-        found: Entry | None = None
+        found: StageEntry | None = None
         is_damaged = False
         for number in self.stage.numbers():
             try:
@@ -393,14 +393,14 @@ class Log:
         # The last one first: what is left is a log at any time.
         self._delete(self.stage.numbers()[::-1])
 
-    def prepare(self, operations: Sequence[bytes]) -> Position:
+    def prepare(self, operations: Sequence[bytes]) -> StagePosition:
         """Have just these upon a commit that the working tree is not at yet; see :meth:`arrive`."""
         there = self.stage.numbers()
         position = self._put(self._given(there), _FIRST, operations)
         self._delete(there)
         return position
 
-    def arrive(self, last: Position | None = None) -> None:
+    def arrive(self, last: StagePosition | None = None) -> None:
         """Note, durably, that the working tree is upon this commit now, and which entry is the last one here; None:
         that is looked for."""
         if last is None:
@@ -417,7 +417,7 @@ class Log:
             given = int(self.stage.state()[:_GIVEN])
         return max(given, *there[-1:], 0)
 
-    def _put(self, number: int, before: bytes, operations: Sequence[bytes]) -> Position:
+    def _put(self, number: int, before: bytes, operations: Sequence[bytes]) -> StagePosition:
         content = b"".join(
             part
             for operation in operations
@@ -429,14 +429,14 @@ class Log:
             self._write(number)
             try:
                 if self._store.put_new(self.stage._object(number), b"".join([seal, before, content])):
-                    return Position(number, seal)
+                    return StagePosition(number, seal)
             except BaseException:
                 # It may be there all the same, if what failed came behind it: then it would come back later.
                 with contextlib.suppress(StorageError):
                     self._store.delete(self.stage._object(number))
                 raise
 
-    def _write(self, given: int, last: Position | str | None = "", is_synced: bool = False) -> None:
+    def _write(self, given: int, last: StagePosition | str | None = "", is_synced: bool = False) -> None:
         """Write the lock's file: the last number that was given; and the last entry, if one is passed."""
         if self._path is None:
             return
@@ -485,7 +485,7 @@ def stages(store: Store, worktree: str | None = None, besides: str | None = "") 
     return [stage for stage in every if stage.base != besides]
 
 
-def read_entry(store: Store, name: str) -> Entry:
+def read_entry(store: Store, name: str) -> StageEntry:
     """The entry that is called so in the store.
 
     Raises:

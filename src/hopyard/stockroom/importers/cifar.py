@@ -24,7 +24,7 @@ import numpy.typing as npt
 from hopyard.errors import CorruptError, DataError
 from hopyard.stockroom.importers.base import ColumnSource, Importer
 from hopyard.stockroom.importers.download import Remote
-from hopyard.stockroom.importers.parts import Part, Parts, describe_files, find_parts
+from hopyard.stockroom.importers.parts import FilePart, FileParts, describe_files, find_parts
 
 _SHAPE = (3, 32, 32)
 _reconstruct = np.empty(0).__reduce__()[0]
@@ -61,7 +61,7 @@ def read_batch(data: bytes, where: str) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=2)  # about 30 MB each; chunks rise through the batches
-def _batch(part: Part) -> dict[str, Any]:
+def _batch(part: FilePart) -> dict[str, Any]:
     return read_batch(part.read(), part.shown)
 
 
@@ -69,7 +69,7 @@ def _batch(part: Part) -> dict[str, Any]:
 class _Batches:
     """Reads one entry of some batches: their images (n, 3, 32, 32), or labels (n,) int64."""
 
-    parts: Parts
+    parts: FileParts
     counts: tuple[int, ...]
     entry: str
 
@@ -111,7 +111,7 @@ class Cifar10(Importer):
         return self.source or self.download(self.remote)
 
     @functools.cached_property
-    def _parts(self) -> Parts:
+    def _parts(self) -> FileParts:
         wanted = [*itertools.chain(*self.splits.values()), self.meta]
         what = f"{type(self).__name__} for Python"
         return find_parts(
@@ -131,7 +131,7 @@ class Cifar10(Importer):
             first += len(files)
         return columns
 
-    def _count(self, part: Part) -> int:
+    def _count(self, part: FilePart) -> int:
         """Samples of a batch, after a look at whether it is one."""
         batch, where = _batch(part), part.shown
         images = batch.get("data")

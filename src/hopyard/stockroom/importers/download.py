@@ -22,7 +22,7 @@ from typing import TypeAlias
 from hopyard.errors import CorruptError, HopyardError, NotFoundError, StorageError
 from hopyard.storage.oserrors import write_errors
 
-Watch: TypeAlias = Callable[[int, int | None], None]
+DownloadWatch: TypeAlias = Callable[[int, int | None], None]
 """Called with the bytes that are here, and all bytes or None if the server does not say."""
 
 _AT_ONCE = 1 << 18
@@ -53,7 +53,7 @@ def downloads_folder() -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "hopyard" / "downloads"
 
 
-def download(remote: Remote, folder: Path, watch: Watch | None = None) -> Path:
+def download(remote: Remote, folder: Path, watch: DownloadWatch | None = None) -> Path:
     """The file in ``folder``, downloaded if it is not there.
 
     Raises:
@@ -102,7 +102,7 @@ def _locked(part: Path, target: Path) -> Iterator[bool]:
     yield False
 
 
-def _fetch(url: str, md5: str, part: Path, watch: Watch | None) -> None:
+def _fetch(url: str, md5: str, part: Path, watch: DownloadWatch | None) -> None:
     """Bring the part to its end, and check it. What it had before may be wrong: then it begins again, once."""
     resumed = part.stat().st_size > 0
     _continue(url, part, watch)
@@ -117,7 +117,7 @@ def _fetch(url: str, md5: str, part: Path, watch: Watch | None) -> None:
         raise CorruptError(f"{url} gave {size:,} bytes with the MD5 {found}, but {md5} was expected")
 
 
-def _continue(url: str, part: Path, watch: Watch | None) -> None:
+def _continue(url: str, part: Path, watch: DownloadWatch | None) -> None:
     """Ask for what is missing until all is there; every broken connection is followed by another."""
     broken = 0
     while True:
@@ -142,7 +142,7 @@ def _continue(url: str, part: Path, watch: Watch | None) -> None:
             raise StorageError(f"{url} cannot be read: {why}")
 
 
-def _transfer(url: str, part: Path, watch: Watch | None) -> bool:
+def _transfer(url: str, part: Path, watch: DownloadWatch | None) -> bool:
     """One request for what the part lacks; whether it is complete."""
     have = part.stat().st_size
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})

@@ -14,7 +14,7 @@ import numpy as np
 from hopyard.errors import DataError
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Option
 from hopyard.stockroom.importers.mapped import MappedNumpy
-from hopyard.stockroom.importers.parts import Parts, describe_files, describe_folder, listed, read_archive
+from hopyard.stockroom.importers.parts import FileParts, describe_files, describe_folder, listed, read_archive
 from hopyard.stockroom.importers.pictures import DECODE, ENDINGS, mode_option, picture_column
 
 _SPLITS = ("train", "val", "valid", "validation", "test")
@@ -33,12 +33,12 @@ class _Images(Importer):
     """Base of both importers: the images below a folder, or in a tar archive."""
 
     @functools.cached_property
-    def _parts(self) -> Parts:
+    def _parts(self) -> FileParts:
         """All images, in the order in which torchvision finds them: by folder, then by name."""
         assert self.source is not None
         if self.source.is_dir():
             names = sorted(_images_below(self.source), key=lambda name: name.rpartition("/")[::2])
-            parts = Parts(str(self.source), names, None, str(self.source))
+            parts = FileParts(str(self.source), names, None, str(self.source))
         else:
             found = read_archive(self.source, self.scratch)
             order = sorted(

@@ -71,7 +71,7 @@ def _numpy(path: str) -> npt.NDArray[Any]:
 
 
 @dataclass(frozen=True)
-class MappedRagged:
+class SavedRagged:
     """Reads a Ragged that was saved as ``<path>.values.npy`` and ``<path>.offsets.npy``."""
 
     path: str
@@ -109,7 +109,7 @@ def save_column(data: ColumnData, folder: Path, number: int) -> ColumnSource:
         np.save(f"{path}.offsets.npy", data.values.offsets)
         kind = column.kind if column.kind in ("string", "bytes") else "tensor"
         shape = () if kind != "tensor" else None
-        return ColumnSource(column.name, len(data), kind, column.dtype, shape, MappedRagged(str(path), kind))
+        return ColumnSource(column.name, len(data), kind, column.dtype, shape, SavedRagged(str(path), kind))
     np.save(f"{path}.npy", data.values)
     read = MappedNumpy(f"{path}.npy")
     return ColumnSource(column.name, len(data), "tensor", column.dtype, column.shape, read)

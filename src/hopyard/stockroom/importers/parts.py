@@ -28,7 +28,7 @@ _SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """One file, or a range of an archive.
 
     Attributes:
@@ -67,7 +67,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class FileParts:
     """Some files. Picklable, and small: two numbers and a name for each.
 
     Attributes:
@@ -85,18 +85,18 @@ class Parts:
     def __len__(self) -> int:
         return len(self.names)
 
-    def __getitem__(self, number: int) -> Part:
+    def __getitem__(self, number: int) -> FilePart:
         name = self.names[number]
         if self.ranges is None:
             path = str(Path(self.path, name))
-            return Part(path, 0, None, path)
+            return FilePart(path, 0, None, path)
         start, size = map(int, self.ranges[number])
-        return Part(self.path, start, size, f"{self.shown}: {name}")
+        return FilePart(self.path, start, size, f"{self.shown}: {name}")
 
-    def select(self, numbers: Sequence[int]) -> Parts:
+    def select(self, numbers: Sequence[int]) -> FileParts:
         """Only these, in this order."""
         ranges = None if self.ranges is None else self.ranges[np.asarray(numbers, np.int64)]
-        return Parts(self.path, [self.names[number] for number in numbers], ranges, self.shown)
+        return FileParts(self.path, [self.names[number] for number in numbers], ranges, self.shown)
 
     def numbers(self) -> dict[str, int]:
         """Name -> number."""
@@ -109,7 +109,7 @@ class Parts:
         return [Path(self.path, name) for name in self.names]
 
 
-def read_archive(archive: Path, scratch: Path) -> Parts:
+def read_archive(archive: Path, scratch: Path) -> FileParts:
     """The files in a ``.tar`` or ``.tar.gz``. Links and the like are left out.
 
     Raises:
@@ -135,7 +135,7 @@ def read_archive(archive: Path, scratch: Path) -> Parts:
         raise _truncated(archive, error) from error
     if ranges and max(start + size for start, size in ranges) > plain.stat().st_size:
         raise _truncated(archive, "its last file is cut")
-    return Parts(str(plain), names, np.array(ranges, np.int64).reshape(-1, 2), str(archive))
+    return FileParts(str(plain), names, np.array(ranges, np.int64).reshape(-1, 2), str(archive))
 
 
 def gunzipped(path: Path, scratch: Path) -> Path:
@@ -185,7 +185,7 @@ def _kind(path: Path) -> str:
 
 def find_parts(
     source: Path, wanted: Sequence[str], scratch: Path, *, folder: str, archive: str, what: str
-) -> Parts:
+) -> FileParts:
     """The files that a format consists of, in the order of ``wanted``.
 
     Args:
@@ -201,7 +201,7 @@ def find_parts(
     if source.is_dir():
         for place in (source, source / folder):
             if all((place / name).is_file() for name in wanted):
-                return Parts(str(place), list(wanted), None, str(place))
+                return FileParts(str(place), list(wanted), None, str(place))
         if (source / archive).is_file():
             return find_parts(source / archive, wanted, scratch, folder=folder, archive=archive, what=what)
         there = sorted(path.name + "/" * path.is_dir() for path in source.iterdir())

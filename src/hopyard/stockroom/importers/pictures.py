@@ -18,7 +18,7 @@ import numpy.typing as npt
 from hopyard.data.recipe.images import ImageDecoder, pillow
 from hopyard.errors import CorruptError, DataError
 from hopyard.stockroom.importers.base import ColumnSource, Option, Samples
-from hopyard.stockroom.importers.parts import Parts
+from hopyard.stockroom.importers.parts import FileParts
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Suffixes of files that torchvision takes for images."""
@@ -73,7 +73,7 @@ def _indices(encoded: bytes) -> npt.NDArray[np.uint8]:
 class Pictures:
     """Reads images from files; ``mode`` None: their bytes."""
 
-    parts: Parts
+    parts: FileParts
     mode: str | None
 
     def __call__(self, start: int, stop: int) -> Samples:
@@ -96,7 +96,7 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class Names:
+class TextSamples:
     """Keys that are texts, or texts as samples."""
 
     names: Sequence[str]
@@ -106,10 +106,10 @@ class Names:
 
 
 def picture_column(
-    name: str, parts: Parts, decode: bool, mode: str, keys: Sequence[str] | None = None
+    name: str, parts: FileParts, decode: bool, mode: str, keys: Sequence[str] | None = None
 ) -> ColumnSource:
     """A column of the images in these files."""
-    named = None if keys is None else Names(keys)
+    named = None if keys is None else TextSamples(keys)
     if not decode:
         return ColumnSource(name, len(parts), "bytes", "object", (), Pictures(parts, None), named)
     pillow()

@@ -45,7 +45,7 @@ _AHEAD = 2  # chunks under way for each process
 
 
 @dataclass(frozen=True)
-class Progress:
+class ImportProgress:
     """Progress of an import.
 
     Attributes:
@@ -68,7 +68,7 @@ def read_columns(
     processes: int = 0,
     start: Mapping[str, int] | None = None,
     chunk_bytes: int = CHUNK_BYTES,
-    watch: Callable[[Progress], None] | None = None,
+    watch: Callable[[ImportProgress], None] | None = None,
 ) -> Iterator[tuple[str, int, Samples]]:
     """Name, number of the first sample, and samples: every sample of every column, once.
 
@@ -148,7 +148,7 @@ class _Sizes:
 
 
 class _Meter:
-    def __init__(self, done: int, total: int, watch: Callable[[Progress], None] | None) -> None:
+    def __init__(self, done: int, total: int, watch: Callable[[ImportProgress], None] | None) -> None:
         self.done, self._total, self._watch = done, total, watch
         self._before, self._began = done, time.monotonic()
 
@@ -158,7 +158,7 @@ class _Meter:
         seconds = time.monotonic() - self._began
         rate = (self.done - self._before) / max(seconds, 1e-9)
         left = (self._total - self.done) / rate if rate else None
-        self._watch(Progress(self.done, self._total, seconds, rate, left))
+        self._watch(ImportProgress(self.done, self._total, seconds, rate, left))
 
 
 class _Here:

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from hopyard.errors import UsageError
-from hopyard.stockroom.data.cutting import Entry
+from hopyard.stockroom.data.cutting import FragmentEntry
 from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Samples
 from hopyard.stockroom.importers.parts import listed
 from hopyard.stockroom.importers.registry import open_importer
-from hopyard.stockroom.importers.run import Progress, read_columns
+from hopyard.stockroom.importers.run import ImportProgress, read_columns
 from hopyard.stockroom.maps import SortedMap, decode, encode
 from hopyard.stockroom.records import ColumnRecord, Shelf, check_name
 from hopyard.stockroom.session.moving import reset
@@ -58,7 +58,7 @@ def import_from(
     options: Mapping[str, str | bool | int] | None,
     processes: int,
     message: str | None,
-    watch: Callable[[Progress], None] | None,
+    watch: Callable[[ImportProgress], None] | None,
     watch_download: Callable[[str, int, int | None], None] | None,
 ) -> Imported:
     """Import columns, and commit them; see ``StockRoom.import_from``."""
@@ -83,7 +83,7 @@ def import_columns(
     importer: Importer,
     processes: int = 0,
     message: str | None = None,
-    watch: Callable[[Progress], None] | None = None,
+    watch: Callable[[ImportProgress], None] | None = None,
 ) -> Imported:
     """Import all columns of an open importer into a session that is open for writing, and commit them.
 
@@ -165,7 +165,7 @@ def _is_numbered(before: Snapshot, record: ColumnRecord) -> bool:
     if not len(entries):
         return False
     (first, _), (begin, value) = entries.at(0), entries.at(len(entries) - 1)
-    return decode(first) == 0 and Entry.of(begin, value).last == encode(record.count - 1)
+    return decode(first) == 0 and FragmentEntry.of(begin, value).last == encode(record.count - 1)
 
 
 def _title(name: str, importer: Importer) -> str:
@@ -180,7 +180,7 @@ def _write(
     columns: list[ColumnSource],
     done: dict[str, int],
     processes: int,
-    watch: Callable[[Progress], None] | None,
+    watch: Callable[[ImportProgress], None] | None,
 ) -> None:
     sources = {column.name: column for column in columns}
     chunks = read_columns(columns, processes=processes, start=done, watch=watch)

@@ -25,7 +25,7 @@ import pytest
 
 from hopyard.errors import HopyardError
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Samples
-from hopyard.stockroom.importers.run import Progress, check_samples, read_columns
+from hopyard.stockroom.importers.run import ImportProgress, check_samples, read_columns
 
 __all__ = ["ImporterSuite", "gathered", "same"]
 
@@ -114,7 +114,7 @@ class ImporterSuite:
         assert all(same(tail.get(name, []), whole[name][starts[name] :]) for name in whole)
 
     def test_progress_ends_with_all_samples(self, importer: Importer) -> None:
-        seen: list[Progress] = []
+        seen: list[ImportProgress] = []
         columns = importer.columns()
         for _ in read_columns(columns, watch=seen.append):
             pass

@@ -88,7 +88,7 @@ class _ItemColumn:
 
 def from_torch_dataset(
     dataset: MapDataset, columns: Sequence[str] | None = None, variable: Sequence[str] = ()
-) -> TorchDataset:
+) -> TorchDatasetImporter:
     """An importer for a map-style dataset.
 
     Items are tuples, mappings, or one value; their parts tensors, arrays, numbers, texts, bytes or Pillow's images
@@ -105,10 +105,10 @@ def from_torch_dataset(
         DataError: it is empty, or items do not fit the columns.
         UnsupportedTypeError: of a part that no column can hold.
     """
-    return TorchDataset(dataset, columns, variable)
+    return TorchDatasetImporter(dataset, columns, variable)
 
 
-class TorchDataset(Importer):
+class TorchDatasetImporter(Importer):
     """A torch Dataset of this program: see from_torch_dataset."""
 
     needs_source = False

@@ -14,7 +14,7 @@ from hopyard.errors import DataError
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Option
 from hopyard.stockroom.importers.download import Remote
 from hopyard.stockroom.importers.parts import (
-    Parts,
+    FileParts,
     describe_files,
     describe_folder,
     listed,
@@ -68,7 +68,7 @@ class VocSegmentation(Importer):
         return self.download(Remote(name, (_URL + path,), md5))
 
     @functools.cached_property
-    def _files(self) -> tuple[Parts, str]:
+    def _files(self) -> tuple[FileParts, str]:
         """All files, and the folder among them that holds ImageSets, ending in ``/`` unless it is the top."""
         source = self._given
         if source.is_dir():
@@ -79,7 +79,7 @@ class VocSegmentation(Importer):
                     for folder in (_LISTS, "JPEGImages", "SegmentationClass")
                     for path in (base / folder).glob("*")
                 ]
-                return Parts(str(base), sorted(names), None, str(base)), ""
+                return FileParts(str(base), sorted(names), None, str(base)), ""
             archives = [path.rpartition("/")[2] for path, _ in _ARCHIVES.values()]
             archive = next((source / name for name in archives if (source / name).is_file()), None)
             if archive is None:

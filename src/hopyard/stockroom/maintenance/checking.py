@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass
-class Checked:
+class CheckedFile:
     """One packfile or file.
 
     Attributes:
@@ -48,8 +48,8 @@ class Checked:
 
 
 def check_all(
-    store: Store, known: Mapping[str, Checked] | None = None, progress: Progress | None = None
-) -> dict[str, Checked]:
+    store: Store, known: Mapping[str, CheckedFile] | None = None, progress: Progress | None = None
+) -> dict[str, CheckedFile]:
     """Read and check all packfiles and files, several at once; those that are ``known`` not again."""
     entries = [entry for entry in store.list("packfiles") if is_packfile(entry.name)]
     entries += [entry for entry in store.list("files") if _FILE.fullmatch(entry.name)]
@@ -66,9 +66,9 @@ def check_all(
     return found
 
 
-def check(store: Store, name: str) -> Checked:
+def check(store: Store, name: str) -> CheckedFile:
     """Read and check one packfile or file."""
-    checked = Checked(name, 0, is_gone=False)
+    checked = CheckedFile(name, 0, is_gone=False)
     try:
         size = store.size(name)
         checked.size, checked.is_gone = size or 0, size is None
@@ -81,7 +81,7 @@ def check(store: Store, name: str) -> Checked:
     return checked
 
 
-def _check_packfile(store: Store, checked: Checked) -> None:
+def _check_packfile(store: Store, checked: CheckedFile) -> None:
     try:
         packfile = checked.packfile = read_packfile(store, checked.name, checked.size)
     except FormatError as error:
@@ -120,7 +120,7 @@ def _unlike_safetensors(data: npt.NDArray[np.uint8]) -> str:
     return "" if base + end == len(data) else f"it goes on after its last entry, from byte {base + end}"
 
 
-def _check_file(store: Store, checked: Checked) -> None:
+def _check_file(store: Store, checked: CheckedFile) -> None:
     name = checked.name.rpartition("/")[2]
     hasher = Hasher("hopyard.file")
     for chunk in _chunks(store, checked.name, checked.size):

@@ -10,7 +10,7 @@ from hopyard.stockroom.git import HEAD_NAME, Head, Place, branch_like, current_b
 from hopyard.stockroom.git.command import demand
 from hopyard.stockroom.git.head import lines_of
 from hopyard.stockroom.git.layout import locate
-from hopyard.stockroom.history.references import Log, Move
+from hopyard.stockroom.history.references import Move, ReferenceLog
 from hopyard.storage import Store
 
 ASIDE = "damaged"
@@ -36,7 +36,7 @@ def heads(place: Place) -> Iterator[Path]:
     return (file for file in sorted(files) if file.exists())
 
 
-def likely(place: Place, logs: Iterable[Log]) -> Head:
+def likely(place: Place, logs: Iterable[ReferenceLog]) -> Head:
     """The head that the working tree most likely had: on git's branch, or the branch that git's version of
     ``head.stock`` names; else at the last move of all branches and of this working tree's own commits; without a commit
     if nothing is committed."""
@@ -56,7 +56,7 @@ def likely(place: Place, logs: Iterable[Log]) -> Head:
     return Head(None if name == own else name.removeprefix("heads/"), known[name].commit, git)
 
 
-def nearest(commit: str, logs: Iterable[Log]) -> str | None:
+def nearest(commit: str, logs: Iterable[ReferenceLog]) -> str | None:
     """The commit that a reference has named and that differs from this one in a digit or two; None: there is none."""
     named = {move.commit for log in logs for move in log.entries.values() if move.commit is not None}
     for one in sorted(named):
@@ -88,7 +88,7 @@ def rewrite(place: Place, head: Head, store: Store) -> None:
     write(place.head, head, place.id)
 
 
-def _last(log: Log) -> Move | None:
+def _last(log: ReferenceLog) -> Move | None:
     """A reference's last entry; None: there is none now."""
     move = list(log.entries.values())[-1] if log.entries else None
     return None if move is None or move.commit is None else move

@@ -13,13 +13,13 @@ import numpy as np
 
 from hopyard.errors import NotFoundError, StorageFullError, UsageError
 from hopyard.stockroom.data.column import group_bounds
-from hopyard.stockroom.data.cutting import Entry, neighbours
+from hopyard.stockroom.data.cutting import FragmentEntry, neighbours
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.repacking import bury, bury_samples
 from hopyard.stockroom.data.rows import count_before, find, keys_of, plain
 from hopyard.stockroom.git import Place
 from hopyard.stockroom.history.locks import WAIT, Tell, alone
-from hopyard.stockroom.history.operations import Operation
+from hopyard.stockroom.history.operations import WriteOperation
 from hopyard.stockroom.history.stage import stages
 from hopyard.stockroom.maintenance.garbage import KEEP, Collected, collect
 from hopyard.stockroom.maintenance.heads import heads
@@ -194,10 +194,10 @@ def _bounds(key: Key) -> list[tuple[bytes, bytes]]:
 
 def _between(entries: SortedMap, start: bytes, stop: bytes) -> Iterator[str]:
     before = entries.floor(start)
-    if before is not None and before[0] < start and Entry.of(*before).last >= start:
-        yield Entry.of(*before).digest
+    if before is not None and before[0] < start and FragmentEntry.of(*before).last >= start:
+        yield FragmentEntry.of(*before).digest
     for first, value in entries.items(start, stop):
-        yield Entry.of(first, value).digest
+        yield FragmentEntry.of(first, value).digest
 
 
 def _places(fragment: Fragment, key: Key) -> Iterable[int]:
@@ -298,7 +298,7 @@ def _is_meant(key: Key, keys: Sequence[Key]) -> bool:
     return key in keys or (isinstance(key, tuple) and key[0] in keys)
 
 
-def _keys_set(operation: Operation, column: str) -> list[Key]:
+def _keys_set(operation: WriteOperation, column: str) -> list[Key]:
     """The keys of samples that a staged write sets in a column."""
     if operation.column != column or operation.edit is None or operation.edit.new is None:
         return []
@@ -369,7 +369,7 @@ def _clean_stages(store: Store, column: str, keys: Sequence[Key]) -> int:
             kept = []
             before = count
             for data in stage.operations():
-                operation = Operation.decode(data)
+                operation = WriteOperation.decode(data)
                 written = _keys_set(operation, column)
                 left = [at for at, key in enumerate(written) if not _is_meant(key, keys)]
                 edit = operation.edit

@@ -9,11 +9,11 @@ from hopyard.errors import CorruptError, NotFoundError, StorageError
 from hopyard.stockroom.data.repacking import replace, write
 from hopyard.stockroom.history.commits import is_ancestor
 from hopyard.stockroom.history.locks import replacing
-from hopyard.stockroom.history.references import Log, entry_of
-from hopyard.stockroom.maintenance.checking import Checked, check
+from hopyard.stockroom.history.references import ReferenceLog, entry_of
+from hopyard.stockroom.maintenance.checking import CheckedFile, check
 from hopyard.stockroom.maintenance.heads import ASIDE
 from hopyard.stockroom.remotes import Need, Repository
-from hopyard.stockroom.remotes.transfer import Found, copy
+from hopyard.stockroom.remotes.transfer import LocatedObject, copy
 from hopyard.storage import Store
 from hopyard.storage.small import get_whole
 
@@ -29,7 +29,7 @@ def put_aside(store: Store, name: str) -> None:
             store.delete(name)
 
 
-def repair_logs(store: Store, logs: Iterable[Log], remote: Repository | None) -> bool:
+def repair_logs(store: Store, logs: Iterable[ReferenceLog], remote: Repository | None) -> bool:
     """Put back entries of references: from their copies, or where there are none as the remote's branch or tag is, or
     as the entry before was where others follow. Whether any was."""
     done = False
@@ -44,7 +44,7 @@ def repair_logs(store: Store, logs: Iterable[Log], remote: Repository | None) ->
     return done
 
 
-def _like_its_neighbours(log: Log, number: int, remote: Repository | None) -> bytes | None:
+def _like_its_neighbours(log: ReferenceLog, number: int, remote: Repository | None) -> bytes | None:
     before = log.entries.get(number - 1)
     after = log.entries.get(number + 1)
     if after is not None:
@@ -62,7 +62,7 @@ def _like_its_neighbours(log: Log, number: int, remote: Repository | None) -> by
 def fetch(remote: Repository, repository: Repository, lost: Mapping[str, str]) -> set[str]:
     """Bring objects, by digest and kind, as far as the remote has them whole. Returns which came."""
     found = remote.find(Need(digest, kind, "") for digest, kind in lost.items())
-    wanted = {digest: Found(remote, place) for digest, place in found.items()}
+    wanted = {digest: LocatedObject(remote, place) for digest, place in found.items()}
     try:
         copy(wanted, repository)
         return set(wanted)
@@ -77,7 +77,7 @@ def fetch(remote: Repository, repository: Repository, lost: Mapping[str, str]) -
         return came
 
 
-def set_aside(repository: Repository, damaged: Checked, here: Collection[str]) -> bool:
+def set_aside(repository: Repository, damaged: CheckedFile, here: Collection[str]) -> bool:
     """Pack the good objects of a damaged packfile anew; then delete it, if all that it held is ``here``, or keep it
     under ``damaged/``. Returns whether anything was done."""
     store, objects = repository.store, repository.objects.alone()

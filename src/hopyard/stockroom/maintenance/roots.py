@@ -10,9 +10,9 @@ from pathlib import Path
 from hopyard.errors import CorruptError, HopyardError, NotFoundError, StorageError, UsageError
 from hopyard.stockroom.git import Place, commits_in_history, read
 from hopyard.stockroom.history.locks import read_commits
-from hopyard.stockroom.history.operations import Operation
+from hopyard.stockroom.history.operations import WriteOperation
 from hopyard.stockroom.history.pending import read_pending
-from hopyard.stockroom.history.references import Log, logs
+from hopyard.stockroom.history.references import ReferenceLog, logs
 from hopyard.stockroom.history.stage import read_entry, stages
 from hopyard.stockroom.maintenance.heads import heads
 from hopyard.stockroom.maintenance.walk import Walk, is_missing
@@ -38,9 +38,9 @@ class Roots:
 
     commits: dict[str, str] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)
-    staged: list[tuple[str, Operation]] = field(default_factory=list)
+    staged: list[tuple[str, WriteOperation]] = field(default_factory=list)
     failures: dict[str, HopyardError] = field(default_factory=dict)
-    logs: list[Log] = field(default_factory=list)
+    logs: list[ReferenceLog] = field(default_factory=list)
 
     def walk(self, objects: Objects) -> Walk:
         """Go through all that they need."""
@@ -99,7 +99,7 @@ def _add_stages(store: Store, roots: Roots) -> None:
         try:
             # Also what was cleared, and is not deleted yet: it does no harm.
             roots.staged += [
-                (entry.name, Operation.decode(each)) for each in read_entry(store, entry.name).operations
+                (entry.name, WriteOperation.decode(each)) for each in read_entry(store, entry.name).operations
             ]
         except NotFoundError:
             continue

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from hopyard.errors import NotFoundError
 from hopyard.objects.tensors import ITEM_SIZES
-from hopyard.stockroom.data.cutting import Entry
+from hopyard.stockroom.data.cutting import FragmentEntry
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.rows import plain
 from hopyard.stockroom.history.commits import read_commit
@@ -74,7 +74,7 @@ def shared_with(
         entries = SortedMap(objects, pages)
         for digest, (_, entry) in reach.items():
             value = entries.get(entry.first)
-            if value is not None and Entry.of(entry.first, value).digest == digest:
+            if value is not None and FragmentEntry.of(entry.first, value).digest == digest:
                 for name in columns:
                     found.setdefault(name, {})[digest] = None
     return dict(sorted(found.items()))
@@ -160,10 +160,10 @@ def described(shared: Mapping[str, Sequence[Key]], present: Collection[str] | No
     return ", ".join(told) + (f" and {counted(more, 'more column')}" if more > 0 else "")
 
 
-def _entries(objects: Objects, record: ColumnRecord) -> Iterator[Entry]:
+def _entries(objects: Objects, record: ColumnRecord) -> Iterator[FragmentEntry]:
     if record.pages is not None:
         for first, value in SortedMap(objects, record.pages).items():
-            yield Entry.of(first, value)
+            yield FragmentEntry.of(first, value)
 
 
 def _value(fragment: Fragment, at: int) -> _Value:

@@ -26,7 +26,7 @@ from hopyard.stockroom.git import Head, Place, read, write
 from hopyard.stockroom.history.commits import is_ancestor
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.history.stage import stages
-from hopyard.stockroom.maintenance.checking import Checked, Progress, check_all
+from hopyard.stockroom.maintenance.checking import CheckedFile, Progress, check_all
 from hopyard.stockroom.maintenance.heads import described, heads, likely, nearest, rewrite
 from hopyard.stockroom.maintenance.problems import Kind, Problem, Unproven, Verified
 from hopyard.stockroom.maintenance.repairing import fetch, put_aside, repair_logs, set_aside
@@ -130,7 +130,7 @@ class _Verification:
         self._repository, self._store, self._place = repository, repository.store, place
         # Nothing is brought unasked, and what the caller's has read and checked before does not count.
         self._objects = repository.objects.alone()
-        self._checked: dict[str, Checked] = {}
+        self._checked: dict[str, CheckedFile] = {}
         self._present: dict[str, int] = {}
         self._found: _Problems = {}
         self._walk = Walk(self._objects)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from hopyard.errors import CorruptError, FormatError, NotFoundError, StorageError
-from hopyard.stockroom.data.cutting import Entry
+from hopyard.stockroom.data.cutting import FragmentEntry
 from hopyard.stockroom.history.commits import read_commit
 from hopyard.stockroom.maps import decode
 from hopyard.stockroom.maps.pages import Page
@@ -59,7 +59,7 @@ class Walk:
         self.found: dict[str, Named] = {}
         self.columns: dict[str, set[str]] = {}
         self.failures: dict[str, StorageError] = {}
-        self.fragments: dict[str, tuple[ColumnRecord, Entry]] = {}
+        self.fragments: dict[str, tuple[ColumnRecord, FragmentEntry]] = {}
         self.models: dict[str, tuple[str, ModelRecord]] = {}
         self._records: dict[str, ColumnRecord] = {}  # by page of a column's map
         self._pages: deque[tuple[str, str, Of]] = deque()
@@ -148,7 +148,7 @@ class Walk:
                     name = "/".join(place_of(key))
                     self._record(name, parse(value, name), digest)
                 elif of == "column":
-                    entry = Entry.of(key, value)
+                    entry = FragmentEntry.of(key, value)
                     self.fragments[entry.digest] = self._records[digest], entry
                     self._reach(
                         entry.digest,

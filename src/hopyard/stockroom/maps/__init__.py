@@ -15,7 +15,7 @@ Maps are immutable, may be shared by threads, and pickle if their objects do.
 
 from hopyard.stockroom.maps.keys import Key, check_key, decode, encode
 from hopyard.stockroom.maps.merge import merge
-from hopyard.stockroom.maps.pages import Readable, Writable
+from hopyard.stockroom.maps.pages import PageReader, PageWriter
 from hopyard.stockroom.maps.sorted import SortedMap
 
-__all__ = ["Key", "Readable", "SortedMap", "Writable", "check_key", "decode", "encode", "merge"]
+__all__ = ["Key", "PageReader", "PageWriter", "SortedMap", "check_key", "decode", "encode", "merge"]

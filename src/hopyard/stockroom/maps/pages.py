@@ -31,19 +31,19 @@ _HIGHEST = (
 )
 
 
-class Readable(Protocol):
+class PageReader(Protocol):
     """A source of pages: ``Objects``, or a ``PackfileWriter`` for pages that are not published yet."""
 
     def read(self, digest: str, /) -> npt.NDArray[np.uint8]: ...
 
 
-class Writable(Readable, Protocol):
+class PageWriter(PageReader, Protocol):
     """A writer of pages: a ``PackfileWriter``. It can read its pages at once, and all others."""
 
     def add_json(self, value: Any, /, kind: str) -> str: ...
 
 
-class Child(NamedTuple):
+class ChildPage(NamedTuple):
     """A page as an entry of the page above it: its digest, and the entries in and under it."""
 
     digest: str
@@ -52,7 +52,7 @@ class Child(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Entries of one page. Level 0 is a leaf: its values are JSON; the values of others are of type ``Child``."""
+    """Entries of one page. Level 0 is a leaf: its values are JSON; the values of others are of type ``ChildPage``."""
 
     level: int
     keys: list[bytes]
@@ -85,7 +85,7 @@ class Page:
             value["values"]
             if not level
             else [
-                Child(parsing.digest(digest), parsing.whole(count, 1))
+                ChildPage(parsing.digest(digest), parsing.whole(count, 1))
                 for digest, count in zip(value["pages"], value["counts"], strict=True)
             ]
         )
@@ -97,7 +97,7 @@ class Page:
 class Pages:
     """Reads pages, and keeps the last few hundred. Threads may share it."""
 
-    def __init__(self, objects: Readable) -> None:
+    def __init__(self, objects: PageReader) -> None:
         self.objects = objects
         self._kept = lru_cache(_PAGES_KEPT)(self._parse)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hopyard.errors import CorruptError
 from hopyard.stockroom.maps import diff, update
-from hopyard.stockroom.maps.pages import Page, Pages, Readable, Writable
+from hopyard.stockroom.maps.pages import Page, PageReader, Pages, PageWriter
 
 
 class SortedMap:
@@ -30,11 +30,11 @@ class SortedMap:
         CorruptError: a page is damaged.
     """
 
-    def __init__(self, objects: Readable, root: str | None) -> None:
+    def __init__(self, objects: PageReader, root: str | None) -> None:
         self.root = root
         self._pages = Pages(objects)
 
-    def __reduce__(self) -> tuple[type[SortedMap], tuple[Readable, str | None]]:
+    def __reduce__(self) -> tuple[type[SortedMap], tuple[PageReader, str | None]]:
         return type(self), (self._pages.objects, self.root)
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ class SortedMap:
                 children = self._pages.read(digest).values
                 waiting.extend((child.digest, level - 1) for child in reversed(children))
 
-    def update(self, writer: Writable, changes: Mapping[bytes, Any | None]) -> SortedMap:
+    def update(self, writer: PageWriter, changes: Mapping[bytes, Any | None]) -> SortedMap:
         """The map with ``changes``: new values of keys, None for keys that it shall not have. This map stays as it is.
 
         Only pages that changes fall into are read and written. The map returned reads from ``writer``:

@@ -9,14 +9,14 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from hopyard.stockroom.maps.keys import decode_many
-from hopyard.stockroom.maps.pages import Child, Page, Pages, Writable, stops
+from hopyard.stockroom.maps.pages import ChildPage, Page, Pages, PageWriter, stops
 
 _Edits: TypeAlias = list[tuple[bytes, Any]]
 """New entries of one level, in order; None as the value: the key goes."""
 
 
 def update(
-    pages: Pages, root: str | None, writer: Writable, changes: Mapping[bytes, Any | None]
+    pages: Pages, root: str | None, writer: PageWriter, changes: Mapping[bytes, Any | None]
 ) -> str | None:
     """The root of the map that ``root`` is the root of, with ``changes``; None: it is empty.
 
@@ -47,7 +47,7 @@ def update(
     return _highest(writer, next(iter(written.values())).digest) if written else None
 
 
-def _highest(writer: Writable, digest: str) -> str:
+def _highest(writer: PageWriter, digest: str) -> str:
     """The root below the page ``digest``: pages with a single page below them are left out, for an equal map that
     never was larger does not have them."""
     pages = Pages(writer)
@@ -58,20 +58,20 @@ def _highest(writer: Writable, digest: str) -> str:
     return digest
 
 
-def _differing(replaced: dict[bytes, Child], written: dict[bytes, Child]) -> _Edits:
+def _differing(replaced: dict[bytes, ChildPage], written: dict[bytes, ChildPage]) -> _Edits:
     keys = sorted(replaced.keys() | written.keys())
     return [(key, written.get(key)) for key in keys if replaced.get(key) != written.get(key)]
 
 
 def _rewrite(
-    pages: Pages, root: str, writer: Writable, level: int, edits: _Edits
-) -> tuple[dict[bytes, Child], dict[bytes, Child]]:
+    pages: Pages, root: str, writer: PageWriter, level: int, edits: _Edits
+) -> tuple[dict[bytes, ChildPage], dict[bytes, ChildPage]]:
     """Apply ``edits`` to a level. Returns the pages replaced and those written instead, by first key.
 
     From a page that an edit falls into on, entries are cut anew until a new page ends where an old one does.
     """
-    replaced: dict[bytes, Child] = {}
-    written: dict[bytes, Child] = {}
+    replaced: dict[bytes, ChildPage] = {}
+    written: dict[bytes, ChildPage] = {}
     done = 0
     while done < len(edits):
         rest: _Edits = []
@@ -79,7 +79,7 @@ def _rewrite(
         while after is not None:
             digest, page, after = _locate(pages, root, level, after)
             upto = len(edits) if after is None else bisect_left(edits, after, lo=done, key=itemgetter(0))
-            replaced[page.keys[0]] = Child(digest, page.count)
+            replaced[page.keys[0]] = ChildPage(digest, page.count)
             rest = _write_complete(writer, level, rest + _apply(page, edits[done:upto]), written)
             done = upto
             if not rest:
@@ -110,16 +110,18 @@ def _apply(page: Page, edits: _Edits) -> _Edits:
     return [(key, entries[key]) for key in sorted(entries) if entries[key] is not None]
 
 
-def _write(writer: Writable, level: int, entries: _Edits) -> dict[bytes, Child]:
+def _write(writer: PageWriter, level: int, entries: _Edits) -> dict[bytes, ChildPage]:
     """Write all pages of a level; returns them by first key."""
-    written: dict[bytes, Child] = {}
+    written: dict[bytes, ChildPage] = {}
     rest = _write_complete(writer, level, entries, written)
     if rest:
         written.update([_write_page(writer, level, rest)])
     return written
 
 
-def _write_complete(writer: Writable, level: int, entries: _Edits, written: dict[bytes, Child]) -> _Edits:
+def _write_complete(
+    writer: PageWriter, level: int, entries: _Edits, written: dict[bytes, ChildPage]
+) -> _Edits:
     """Write the pages that are complete and add them to ``written``; returns the entries behind them."""
     ends = [0, *stops([key for key, _ in entries], level)]
     for start, stop in pairwise(ends):
@@ -127,6 +129,6 @@ def _write_complete(writer: Writable, level: int, entries: _Edits, written: dict
     return entries[ends[-1] :]
 
 
-def _write_page(writer: Writable, level: int, entries: _Edits) -> tuple[bytes, Child]:
+def _write_page(writer: PageWriter, level: int, entries: _Edits) -> tuple[bytes, ChildPage]:
     page = Page(level, [key for key, _ in entries], [value for _, value in entries])
-    return page.keys[0], Child(writer.add_json(page.to_json(), kind="page"), page.count)
+    return page.keys[0], ChildPage(writer.add_json(page.to_json(), kind="page"), page.count)

@@ -23,7 +23,7 @@ from hopyard.stockroom.models.leaves import Keys, Taken, give_back, in_order
 from hopyard.stockroom.packfiles import Location, PackfileWriter
 from hopyard.stockroom.records import ModelRecord, parsing
 from hopyard.stockroom.records.quoting import check_text
-from hopyard.stockroom.views.view import Readable
+from hopyard.stockroom.views.view import ObjectReader
 from hopyard.storage.format import check_format, object_header
 from hopyard.wording import nearest
 
@@ -34,7 +34,7 @@ _LARGE = 1 << 16  # bytes; smaller tensors are hashed faster than handed to a th
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """A tensor of a model. ``number`` counts them in the tree's order; tied ones have the ``tie`` of their first."""
 
     path: str
@@ -45,13 +45,13 @@ class Entry:
     number: int
     tie: int
 
-    def is_as(self, other: Entry) -> bool:
+    def is_as(self, other: TensorEntry) -> bool:
         """Whether the two may be one tensor."""
         mine = self.dtype, self.shape, self.digest, self.kind, self.tie
         return mine == (other.dtype, other.shape, other.digest, other.kind, other.tie)
 
 
-class Content:
+class StoredModel:
     """The structure of a stored model; its tensors are read when they are asked for.
 
     Args:
@@ -61,7 +61,7 @@ class Content:
         CorruptError: the object is not what was written; FormatError: a newer version of Hopyard wrote it.
     """
 
-    def __init__(self, objects: Readable, value: Any, name: str) -> None:
+    def __init__(self, objects: ObjectReader, value: Any, name: str) -> None:
         self._objects, self._name = objects, name
         try:
             check_format(value["format"], _KIND, where=f"the model {name!r}")
@@ -70,8 +70,8 @@ class Content:
             count = len(value["tensors"])
             ties = [[parsing.whole(number, 0, count - 1) for number in tied] for tied in value["tied"]]
             first = {number: tied[0] for tied in ties for number in tied}
-            self.entries: list[Entry] = [
-                Entry(
+            self.entries: list[TensorEntry] = [
+                TensorEntry(
                     parsing.text(path), parsing.dtype(dtype), parsing.shape(shape), parsing.digest(digest),
                     parsing.text(kind), number, first.get(number, number),
                 )
@@ -190,9 +190,9 @@ class _Paths(dict[str, Any]):
         self[path] = None
 
 
-def read(objects: Readable, record: ModelRecord, name: str) -> Content:
+def read(objects: ObjectReader, record: ModelRecord, name: str) -> StoredModel:
     """The model that this is a record of; ``name`` is for messages."""
-    return Content(objects, objects.json(record.tree), name)
+    return StoredModel(objects, objects.json(record.tree), name)
 
 
 def write(writer: PackfileWriter, taken: Taken) -> ModelRecord:
@@ -233,7 +233,7 @@ def to_json(
     }
 
 
-def reached(objects: Readable, record: ModelRecord) -> Iterator[str]:
+def reached(objects: ObjectReader, record: ModelRecord) -> Iterator[str]:
     """The digests of all objects that reading the model needs."""
     yield record.tree
     yield from dict.fromkeys(entry.digest for entry in read(objects, record, record.tree).entries)

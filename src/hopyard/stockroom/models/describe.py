@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hopyard.errors import UsageError
 from hopyard.objects import Tensor
-from hopyard.stockroom.data.column import Column
+from hopyard.stockroom.data.column import SampleColumn
 from hopyard.stockroom.data.drafts import ColumnDraft
 from hopyard.stockroom.data.samples import raw_dtype
 from hopyard.stockroom.models.content import read
@@ -119,7 +119,7 @@ def distance(a: Tensor, b: Tensor) -> tuple[float, float]:
     return moved, moved / size if size else (math.inf if moved else 0.0)
 
 
-def describe_column(column: Column | ColumnDraft, most: int | None = None) -> tuple[int, Spread]:
+def describe_column(column: SampleColumn | ColumnDraft, most: int | None = None) -> tuple[int, Spread]:
     """Distribution of the elements of a column of tensors, of all its samples or of the first: as many as ``most``
     bytes hold, to whole fragments, which lie together on disk (about half a megabyte each).
 

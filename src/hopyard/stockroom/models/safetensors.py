@@ -17,7 +17,7 @@ import numpy as np
 from hopyard.errors import CorruptError, DataError, NotFoundError
 from hopyard.objects import Tensor, flatten, unflatten
 from hopyard.objects.tensorfile import Slot, file_pieces, read_header
-from hopyard.stockroom.models.content import Bytes, Content, to_json
+from hopyard.stockroom.models.content import Bytes, StoredModel, to_json
 from hopyard.stockroom.models.leaves import Taken
 from hopyard.stockroom.models.shelf import ModelShelf
 from hopyard.stockroom.records import parsing
@@ -59,7 +59,7 @@ def export_safetensors(shelf: ModelShelf, name: str, path: str | os.PathLike[str
     _replace(file, file_pieces({names[where]: tensor for where, tensor in tensors.items()}, metadata))
 
 
-def _names(content: Content) -> dict[str, str]:
+def _names(content: StoredModel) -> dict[str, str]:
     """Path to the name in the file: the key itself, if the model is one dict of tensors and plain values."""
     pairs = content.skeleton.get("d", []) if isinstance(content.skeleton, dict) else []
     keys = {node["T"]: key for key, node in pairs if isinstance(node, dict) and "T" in node}

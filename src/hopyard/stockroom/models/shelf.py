@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from hopyard.objects import Tree
-from hopyard.stockroom.models.content import Content, read, write
+from hopyard.stockroom.models.content import StoredModel, read, write
 from hopyard.stockroom.models.leaves import Taken, take_in
 from hopyard.stockroom.records import ModelRecord
 from hopyard.stockroom.views.shelf import ListedThing, NamedThings
-from hopyard.stockroom.views.view import Readable, writable
+from hopyard.stockroom.views.view import ObjectReader, writable
 
 
 class ModelShelf(NamedThings):
@@ -79,19 +79,19 @@ class ModelShelf(NamedThings):
         with draft.guard.write(f"a write to model/{name}"):
             draft.set("model", name, write(draft.writer, taken))
 
-    def content(self, name: str) -> Content:
+    def content(self, name: str) -> StoredModel:
         """The structure of a stored model: its skeleton, its tensors' dtypes, shapes and digests."""
         return self._content(name, None)
 
     @property
-    def objects(self) -> Readable:
+    def objects(self) -> ObjectReader:
         """The objects that the tensors of the model are read from."""
         return self._view.objects
 
     def _line(self, name: str) -> ListedThing:
         return ListedThing(f"model/{name}", "model", None, self.record(name).nbytes)
 
-    def _content(self, name: str, prefix: str | None) -> Content:
+    def _content(self, name: str, prefix: str | None) -> StoredModel:
         content = read(self._view.objects, self.record(name), name)
         if prefix is not None:
             content.only(prefix)

@@ -60,7 +60,7 @@ def file_location(digest: str, size: int) -> Location:
     return Location(f"files/{digest}", 0, size, "file", "U8", (size,))
 
 
-class Piece(NamedTuple):
+class ObjectToPack(NamedTuple):
     """An object that is to be packed. Its byte ``body`` is to stand at a multiple of ``width``, if that is not 0.
 
     ``data`` that is no ``bytes`` is memory of the user, who may write to it meanwhile.
@@ -97,7 +97,7 @@ def is_packfile(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def put_packfile(store: Store, group: str, pieces: Sequence[Piece]) -> Packfile:
+def put_packfile(store: Store, group: str, pieces: Sequence[ObjectToPack]) -> Packfile:
     """Store one packfile of these objects, durably. ``group`` is ``data`` or ``meta``.
 
     Raises:
@@ -137,7 +137,7 @@ def put_packfile(store: Store, group: str, pieces: Sequence[Piece]) -> Packfile:
     return Packfile(name, position, position, objects)
 
 
-def private(piece: Piece) -> Piece:
+def private(piece: ObjectToPack) -> ObjectToPack:
     """The object with a copy of its bytes.
 
     Raises:
@@ -150,7 +150,7 @@ def private(piece: Piece) -> Piece:
     return piece._replace(data=data)
 
 
-def check_digest(piece: Piece, data: npt.NDArray[np.uint8]) -> None:
+def check_digest(piece: ObjectToPack, data: npt.NDArray[np.uint8]) -> None:
     """See that bytes are the object that the piece says.
 
     Raises:
@@ -161,7 +161,7 @@ def check_digest(piece: Piece, data: npt.NDArray[np.uint8]) -> None:
         raise ChangedError(piece.digest)
 
 
-def _metadata(pieces: Sequence[Piece]) -> str:
+def _metadata(pieces: Sequence[ObjectToPack]) -> str:
     ((usual, _),) = Counter(piece.kind for piece in pieces).most_common(1)
     kinds: dict[str, list[str]] = {}
     for piece in pieces:
@@ -180,7 +180,7 @@ def _header_size(text: bytes) -> int:
     return -(-(8 + len(text)) // _HEADER_ALIGNMENT) * _HEADER_ALIGNMENT
 
 
-def _entries(pieces: Sequence[Piece], metadata: str, base: int) -> tuple[list[int], bytes]:
+def _entries(pieces: Sequence[ObjectToPack], metadata: str, base: int) -> tuple[list[int], bytes]:
     """The position of each object if the header has ``base`` bytes, and the text of the header."""
     entries = [f'"__metadata__":{metadata}']
     starts = []
@@ -199,7 +199,7 @@ def _entry(name: str, dtype: str, shape: tuple[int, ...], start: int, stop: int)
     return f'"{name}":{{"dtype":"{dtype}","shape":{[*shape]},"data_offsets":[{start},{stop}]}}'
 
 
-def _aligned(position: int, piece: Piece) -> int:
+def _aligned(position: int, piece: ObjectToPack) -> int:
     """The first position from here on where the object may begin."""
     if piece.kind in META_KINDS:  # text that is parsed: padding it would be a third of a packfile of pages
         return position

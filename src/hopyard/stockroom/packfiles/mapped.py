@@ -17,7 +17,7 @@ from hopyard.storage import Store
 
 Bytes = npt.NDArray[np.uint8]
 
-Identity: TypeAlias = tuple[int, int, int, int, int]
+FileIdentity: TypeAlias = tuple[int, int, int, int, int]
 """Device, inode, size, and times of the last change of content and of anything: of a file as it was at a moment."""
 
 _KEPT = 256  # each is a file descriptor, of which a process usually has 1024
@@ -27,11 +27,11 @@ _SETTLED = (
 )
 
 
-class View(NamedTuple):
+class MappedFile(NamedTuple):
     """A file that is mapped: its bytes, and which file it is."""
 
     data: Bytes
-    identity: Identity
+    identity: FileIdentity
 
 
 class Mapped:
@@ -43,9 +43,9 @@ class Mapped:
 
     def __init__(self, store: Store, access: int = mmap.ACCESS_READ) -> None:
         self._store, self._access = store, access
-        self._kept: OrderedDict[str, View] = OrderedDict()
+        self._kept: OrderedDict[str, MappedFile] = OrderedDict()
 
-    def get(self, name: str) -> View | None:
+    def get(self, name: str) -> MappedFile | None:
         """All bytes of the object; None if it cannot be mapped, though it may be there."""
         with LOCK:
             view = self._kept.get(name)
@@ -65,7 +65,7 @@ class Mapped:
                 os.close(descriptor)
         except (OSError, ValueError):  # gone, empty, or too many are open: reading it says what is wrong
             return None
-        view = View(data, identity)
+        view = MappedFile(data, identity)
         with LOCK:
             self._kept[name] = view
             if len(self._kept) > _KEPT:
@@ -83,7 +83,7 @@ class Mapped:
             self._kept.pop(name, None)
 
 
-def identity_at(path: Path | None) -> Identity | None:
+def identity_at(path: Path | None) -> FileIdentity | None:
     """Of the file that is at a path now; None if none is."""
     try:
         return None if path is None else _identity(path.stat())
@@ -91,30 +91,30 @@ def identity_at(path: Path | None) -> Identity | None:
         return None
 
 
-def _identity(status: os.stat_result) -> Identity:
+def _identity(status: os.stat_result) -> FileIdentity:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-class Checked:
+class VerifiedObjects:
     """A memory of where in files the objects begin whose bytes were compared with their digests.
 
     All repositories that a process opens share what is known of a file, unless that changed just now: then its times
     may stay what they are while it changes once more, and each repository remembers for itself.
     """
 
-    _everywhere: ClassVar[dict[Identity, set[int]]] = {}
+    _everywhere: ClassVar[dict[FileIdentity, set[int]]] = {}
 
     def __init__(self) -> None:
-        self._own: dict[str, tuple[Identity, set[int]]] = {}
+        self._own: dict[str, tuple[FileIdentity, set[int]]] = {}
 
-    def of(self, name: str, identity: Identity) -> set[int]:
+    def of(self, name: str, identity: FileIdentity) -> set[int]:
         """The positions in the file of this name, to be added to."""
         known = self._own.get(name)
         if known is None or known[0] != identity:
             self._own[name] = known = identity, self._shared(identity)
         return known[1]
 
-    def _shared(self, identity: Identity) -> set[int]:
+    def _shared(self, identity: FileIdentity) -> set[int]:
         if time.time_ns() - max(identity[3:]) <= _SETTLED:
             return set()
         with LOCK:

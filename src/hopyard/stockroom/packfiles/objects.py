@@ -32,7 +32,7 @@ from hopyard.stockroom.packfiles.layout import (
     is_packfile,
     read_packfile,
 )
-from hopyard.stockroom.packfiles.mapped import Bytes, Checked, Identity, Mapped, identity_at
+from hopyard.stockroom.packfiles.mapped import Bytes, FileIdentity, Mapped, VerifiedObjects, identity_at
 from hopyard.stockroom.packfiles.tombstones import Purged, Tombstones
 from hopyard.stockroom.packfiles.writer import PackfileWriter
 from hopyard.stockroom.records import parsing
@@ -66,7 +66,7 @@ class _Loaded(NamedTuple):
     name: str
     place: Location
     data: Bytes
-    identity: Identity | None
+    identity: FileIdentity | None
     known: set[int]
 
     @property
@@ -93,8 +93,10 @@ class Objects:
         self._mapped = Mapped(store)
         self._is_own = is_own
         self._tombstones = Tombstones(store if is_own else MemoryStore())
-        self._checked = Checked()
-        self._bad: dict[str, tuple[Identity, set[str]]] = {}  # by packfile the objects in it that are damaged
+        self._checked = VerifiedObjects()
+        self._bad: dict[
+            str, tuple[FileIdentity, set[str]]
+        ] = {}  # by packfile the objects in it that are damaged
         self._unreadable: dict[str, StorageError] = {}
         self._rebuilt = self._has_listed = False
         self._mark: object = (
@@ -206,7 +208,9 @@ class Objects:
         found, _ = self._gather(names, True, self._mapped, lambda left: {name: places[name] for name in left})
         return {name: one.place for name, one in found.items()}
 
-    def are_whole(self, places: Mapping[str, Location], identities: Mapping[str, Identity | None]) -> bool:
+    def are_whole(
+        self, places: Mapping[str, Location], identities: Mapping[str, FileIdentity | None]
+    ) -> bool:
         """Whether these objects are what was written, at these places, in packfiles that are still the same files."""
         for packfile in {place.packfile for place in places.values()}:
             view = self._mapped.get(packfile)
@@ -558,7 +562,7 @@ class Objects:
             found[name] = others[0] if others else found[name]
         return found
 
-    def _is_still(self, packfile: str, identity: Identity) -> bool:
+    def _is_still(self, packfile: str, identity: FileIdentity) -> bool:
         return identity_at(self._store.path(packfile)) == identity
 
     def _is_bad(self, name: str, place: Location) -> bool:

@@ -21,8 +21,8 @@ from hopyard.stockroom.packfiles.layout import (
     DATA_KINDS,
     META_KINDS,
     Location,
+    ObjectToPack,
     Packfile,
-    Piece,
     file_location,
     private,
     put_packfile,
@@ -44,7 +44,7 @@ _DOMAINS = {kind: f"hopyard.{kind}" for kind in _GROUPS}
 Data = bytes | bytearray | memoryview | np.ndarray[Any, Any]
 
 
-class Stored(Protocol):
+class StoredObjects(Protocol):
     """The objects as a writer that adds to them needs them."""
 
     def read(self, digest: str) -> Bytes: ...
@@ -65,19 +65,19 @@ class PackfileWriter:
     """
 
     def __init__(
-        self, store: Store, index: Index, stored: Stored, before: Callable[[], None] | None = None,
+        self, store: Store, index: Index, stored: StoredObjects, before: Callable[[], None] | None = None,
         lock: AbstractContextManager[Any] | None = None,
     ) -> None:  # fmt: skip
         self._lock = nullcontext() if lock is None else lock
         self._store, self._index, self._stored, self._before = store, index, stored, before
-        self._pending: dict[str, dict[str, Piece]] = {"data": {}, "meta": {}}
+        self._pending: dict[str, dict[str, ObjectToPack]] = {"data": {}, "meta": {}}
         self._bytes = {"data": 0, "meta": 0}
         self._looked: set[str] = set()  # packfiles that were seen to be as the index says
         self._pool: ThreadPoolExecutor | None = None
-        self._under_way: list[tuple[dict[str, Piece], Future[Packfile]]] = []
+        self._under_way: list[tuple[dict[str, ObjectToPack], Future[Packfile]]] = []
 
     @property
-    def stored(self) -> Stored:
+    def stored(self) -> StoredObjects:
         """The objects that it adds to: where files are found, which never wait."""
         return self._stored
 
@@ -128,7 +128,7 @@ class PackfileWriter:
         view = data.data if isinstance(data, np.ndarray) else data
         content = view if type(view) is bytes else bytes(view)
         name = digest(content, _DOMAINS[kind])
-        self._keep(Piece(name, kind, content, "U8", (len(content),), width, body))
+        self._keep(ObjectToPack(name, kind, content, "U8", (len(content),), width, body))
         return name
 
     def add_json(self, value: Any, kind: str = "json") -> str:
@@ -173,7 +173,9 @@ class PackfileWriter:
                     if tensor.digest not in seen:
                         seen.add(tensor.digest)
                         self._keep(
-                            Piece(tensor.digest, "tensor", tensor.data.data, tensor.dtype, tensor.shape)
+                            ObjectToPack(
+                                tensor.digest, "tensor", tensor.data.data, tensor.dtype, tensor.shape
+                            )
                         )
         finally:
             self._pool = None
@@ -204,11 +206,11 @@ class PackfileWriter:
         self._under_way.clear()
         return failed
 
-    def _keep(self, piece: Piece) -> None:
+    def _keep(self, piece: ObjectToPack) -> None:
         with self._lock:
             self._keep_locked(piece)
 
-    def _keep_locked(self, piece: Piece) -> None:
+    def _keep_locked(self, piece: ObjectToPack) -> None:
         if self._before is not None:
             self._before()
         group = _GROUPS[piece.kind]

@@ -22,16 +22,17 @@ from hopyard.stockroom.remotes.bringing import Brought, Left, Never, OnDemand, b
 from hopyard.stockroom.remotes.cloning import clone
 from hopyard.stockroom.remotes.closure import Need, needs, needs_of_root
 from hopyard.stockroom.remotes.fetching import Fetched, fetch, fetch_commit
-from hopyard.stockroom.remotes.known import Known, forget, names, open_remote, recall, remember
+from hopyard.stockroom.remotes.known import KnownRemote, forget, names, open_remote, recall, remember
 from hopyard.stockroom.remotes.pulling import Pulled, pull
 from hopyard.stockroom.remotes.purges import Purges
 from hopyard.stockroom.remotes.pushing import Pushed, delete, push
 from hopyard.stockroom.remotes.repository import KIND, Repository, check_format
-from hopyard.stockroom.remotes.selecting import ALL, Wanted, select
-from hopyard.stockroom.remotes.transfer import Progress
+from hopyard.stockroom.remotes.selecting import ALL, FetchSelection, select
+from hopyard.stockroom.remotes.transfer import TransferProgress
 
 __all__ = [
-    "ALL", "KIND", "Brought", "Fetched", "Known", "Left", "Need", "Never", "OnDemand", "Progress", "Pulled", "Purges",
-    "Pushed", "Repository", "Wanted", "bring", "check_format", "clone", "delete", "fetch", "fetch_commit", "forget",
-    "names", "needs", "needs_of_root", "open_remote", "pull", "push", "recall", "remember", "select",
+    "ALL", "KIND", "Brought", "FetchSelection", "Fetched", "KnownRemote", "Left", "Need", "Never", "OnDemand",
+    "Pulled", "Purges", "Pushed", "Repository", "TransferProgress", "bring", "check_format", "clone", "delete",
+    "fetch", "fetch_commit", "forget", "names", "needs", "needs_of_root", "open_remote", "pull", "push", "recall",
+    "remember", "select",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.stockroom.git import HEAD_NAME, at
-from hopyard.stockroom.remotes.known import Known, names, open_remote, recall
+from hopyard.stockroom.remotes.known import KnownRemote, names, open_remote, recall
 from hopyard.stockroom.remotes.repository import Repository
 from hopyard.storage import LocalStore, Store, open_store
 from hopyard.storage.names import path_given
@@ -21,14 +21,14 @@ def opened_remote(local: Store, given: str | os.PathLike[str]) -> Repository:
     return opened(local, meant(local, given))
 
 
-def opened(local: Store, known: Known) -> Repository:
+def opened(local: Store, known: KnownRemote) -> Repository:
     """A remote, as transfers take it."""
     if not known.name:
         return Repository.at(open_store(known.url), is_remote=True)
     return open_remote(local, known)
 
 
-def meant(local: Store, given: str | os.PathLike[str] | None, name: str | None = None) -> Known:
+def meant(local: Store, given: str | os.PathLike[str] | None, name: str | None = None) -> KnownRemote:
     """The remote that is meant; one that is not known has the name ``""`` unless it is to be remembered."""
     known = names(local)
     if given is None:
@@ -57,7 +57,7 @@ def meant(local: Store, given: str | os.PathLike[str] | None, name: str | None =
         raise UsageError(
             f"the name {name!r} is that of another remote, {recall(local, name).url}. Use another name."
         )
-    return Known(name or ("" if _ORIGIN in known else _ORIGIN), url)
+    return KnownRemote(name or ("" if _ORIGIN in known else _ORIGIN), url)
 
 
 def store_at(address: str | os.PathLike[str]) -> Store:

@@ -17,7 +17,7 @@ from hopyard.stockroom.remotes.purges import as_purged, unaccepted
 from hopyard.stockroom.remotes.repository import Repository, unreadable
 from hopyard.stockroom.remotes.returning import Returned
 from hopyard.stockroom.remotes.selecting import call_for
-from hopyard.stockroom.remotes.transfer import Found, Report, copy
+from hopyard.stockroom.remotes.transfer import LocatedObject, Report, copy
 from hopyard.storage.format import FORMAT_NAME
 from hopyard.wording import are, counted, describe_bytes, one_line, shown
 
@@ -94,7 +94,7 @@ def bring(
         found = _located(remotes, rest, local)
         room = sum(one.size for one in found.values()) if max_bytes is None else max_bytes
         left: dict[str, Left] = {}
-        fitting: dict[str, Found] = {}
+        fitting: dict[str, LocatedObject] = {}
         for need in rest:
             one = found[need.digest]
             if left or one.size > room:
@@ -107,13 +107,13 @@ def bring(
     return Brought(len(fitting), nbytes, left)
 
 
-def _located(remotes: Sequence[Repository], needs: list[Need], local: Repository) -> dict[str, Found]:
-    found: dict[str, Found] = {}
+def _located(remotes: Sequence[Repository], needs: list[Need], local: Repository) -> dict[str, LocatedObject]:
+    found: dict[str, LocatedObject] = {}
     rest = needs
     for remote in remotes:
         if not rest:
             break
-        found |= {digest: Found(remote, place) for digest, place in remote.find(rest).items()}
+        found |= {digest: LocatedObject(remote, place) for digest, place in remote.find(rest).items()}
         rest = [need for need in rest if need.digest not in found]
     if rest:
         things = ", ".join(sorted({need.thing for need in rest})[:10])
@@ -169,7 +169,7 @@ class OnDemand:
                 found = {digest: remote.objects.locate(digest) for digest in rest if digest not in missing}
                 rest = sorted(missing)
                 if found:
-                    wanted = {digest: Found(remote, place) for digest, place in found.items()}
+                    wanted = {digest: LocatedObject(remote, place) for digest, place in found.items()}
                     try:
                         copy(wanted | self._following(remote, found), self._local)
                     except NotFoundError:
@@ -177,7 +177,10 @@ class OnDemand:
                         # What is remembered of it is old: something, or what follows, was purged or packed anew.
                         again = remote.objects.packed(found)
                         if again:
-                            copy({name: Found(remote, place) for name, place in again.items()}, self._local)
+                            copy(
+                                {name: LocatedObject(remote, place) for name, place in again.items()},
+                                self._local,
+                            )
                         rest = sorted({*rest, *found} - again.keys())
             if rest:
                 self._check_there()
@@ -196,9 +199,9 @@ class OnDemand:
                     "stock.fetch(URL, data=..., models=...)."
                 )
 
-    def _following(self, remote: Repository, found: dict[str, Location]) -> dict[str, Found]:
+    def _following(self, remote: Repository, found: dict[str, Location]) -> dict[str, LocatedObject]:
         """The objects that are probably read next, and are not here."""
-        more: dict[str, Found] = {}
+        more: dict[str, LocatedObject] = {}
         last: dict[str, Location] = {}
         for place in found.values():
             if place.kind == "fragment" and place.stop > last.get(place.packfile, place).start:
@@ -213,7 +216,7 @@ class OnDemand:
             stop = place.stop
             for digest, one in self._order(remote, packfile) if ahead else ():
                 if one.start >= place.stop and one.stop <= place.stop + ahead and one.kind == "fragment":
-                    more[digest] = Found(remote, one)
+                    more[digest] = LocatedObject(remote, one)
                     stop = max(stop, one.stop)
             self._ends[packfile], self._ahead[packfile] = stop, ahead
         here = more.keys() - self._local.objects.missing(more) if more else ()

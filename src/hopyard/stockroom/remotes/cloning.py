@@ -9,7 +9,7 @@ from hopyard.errors import NotFoundError, UsageError
 from hopyard.stockroom.git import Head, Place, at, current_branch, prepare, read, write
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.remotes.fetching import Fetched, bring_metadata, fetch
-from hopyard.stockroom.remotes.known import Known, names, open_remote, recall, remember
+from hopyard.stockroom.remotes.known import KnownRemote, names, open_remote, recall, remember
 from hopyard.stockroom.remotes.repository import KIND, Repository, check_format
 from hopyard.storage import LocalStore, Store
 from hopyard.storage.format import FORMAT_NAME, claim_format
@@ -42,15 +42,16 @@ def clone(
         path.mkdir(parents=True, exist_ok=True)
     place = at(path)
     local = Repository.at(LocalStore(place.objects), place.objects / "index.sqlite")
-    _check_new(place, local, Known(name, store.url))
+    _check_new(place, local, KnownRemote(name, store.url))
     prepare(place)
-    remember(local.store, Known(name, store.url))
+    remember(local.store, KnownRemote(name, store.url))
     claim_format(local.store, KIND)
-    remote = open_remote(local.store, Known(name, store.url), store)
+    remote = open_remote(local.store, KnownRemote(name, store.url), store)
     fetched = fetch(local, remote, by=by, accept_purges=accept_purges)
     default = _default(fetched)
     remember(
-        local.store, Known(name, store.url, default.branch, fetched.purges.waiting, fetched.all_tags or {})
+        local.store,
+        KnownRemote(name, store.url, default.branch, fetched.purges.waiting, fetched.all_tags or {}),
     )
     head = read(place.head) if place.head.exists() else default
     if head.commit is not None and head != default:
@@ -64,7 +65,7 @@ def clone(
     return place, fetched
 
 
-def _check_new(place: Place, local: Repository, known: Known) -> None:
+def _check_new(place: Place, local: Repository, known: KnownRemote) -> None:
     """See that there is nothing yet, or an interrupted clone of the same remote; or what lacks the commit that
     ``head.stock`` is at, which git may have brought, and then knows one more remote."""
     if not local.store.exists(FORMAT_NAME):

@@ -23,7 +23,7 @@ from hopyard.stockroom.records import (
     RunRecord,
     parse,
 )
-from hopyard.stockroom.views.view import Readable, place_of
+from hopyard.stockroom.views.view import ObjectReader, place_of
 
 _AT_ONCE = 256  # pages that are read together
 
@@ -50,7 +50,7 @@ class Need(NamedTuple):
         return self.kind in META_KINDS
 
 
-def needs(objects: Readable, commits: Iterable[str], without: Iterable[str] = ()) -> Iterator[Need]:
+def needs(objects: ObjectReader, commits: Iterable[str], without: Iterable[str] = ()) -> Iterator[Need]:
     """Objects that ``commits`` and all that they follow need, less most of the objects that ``without`` and all they
     follow need.
 
@@ -72,18 +72,18 @@ def needs(objects: Readable, commits: Iterable[str], without: Iterable[str] = ()
         yield from walk.root(commit.root, before)
 
 
-def needs_of_root(objects: Readable, root: str | None, before: str | None = None) -> Iterator[Need]:
+def needs_of_root(objects: ObjectReader, root: str | None, before: str | None = None) -> Iterator[Need]:
     """The objects that a root map needs, less (most of) those that the root map ``before`` needs."""
     return _Walk(objects).root(root, before)
 
 
-def needs_of_thing(objects: Readable, thing: str, record: Record) -> Iterator[Need]:
+def needs_of_thing(objects: ObjectReader, thing: str, record: Record) -> Iterator[Need]:
     """The objects that one record needs, in the order of keys, tensors or files."""
     return _Walk(objects).record(thing, record, None)
 
 
 def changed_pages(
-    objects: Readable, root: str | None, before: str | None = None
+    objects: ObjectReader, root: str | None, before: str | None = None
 ) -> Iterator[tuple[str, list[_Entry]]]:
     """The pages of a sorted map that the map ``before`` lacks, higher ones first.
 
@@ -116,7 +116,7 @@ def changed_pages(
 class _Walk:
     """Names each object once, in however many revisions it is."""
 
-    def __init__(self, objects: Readable) -> None:
+    def __init__(self, objects: ObjectReader) -> None:
         self._objects = objects
         self._seen: set[str] = set()
 
@@ -163,7 +163,7 @@ class _Walk:
             yield Need(digest, kind, thing)
 
 
-def _level(objects: Readable, root: Sequence[str]) -> int:
+def _level(objects: ObjectReader, root: Sequence[str]) -> int:
     return next((page.level for _, page in read_pages(objects, root)), -1)
 
 
@@ -176,7 +176,7 @@ def _entries(page: Page, known: dict[bytes, Any]) -> list[_Entry]:
     return [entry for entry in entries if entry[2] is None or not same(entry[1], entry[2])]
 
 
-def read_pages(objects: Readable, digests: Sequence[str]) -> Iterator[tuple[str, Page]]:
+def read_pages(objects: ObjectReader, digests: Sequence[str]) -> Iterator[tuple[str, Page]]:
     """Pages in order, many with one request."""
     waiting = iter(digests)
     while some := list(islice(waiting, _AT_ONCE)):

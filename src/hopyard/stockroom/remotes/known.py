@@ -21,7 +21,7 @@ _MOST = 1 << 26  # bytes: about 600,000 tags
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownRemote:
     """A remote.
 
     Attributes:
@@ -40,7 +40,7 @@ class Known:
     tags: dict[str, str] = field(default_factory=dict)
 
 
-def remember(local: Store, remote: Known) -> None:
+def remember(local: Store, remote: KnownRemote) -> None:
     """Write it down, durably; what was known under the name is replaced.
 
     Raises:
@@ -79,7 +79,7 @@ def names(local: Store) -> list[str]:
     return sorted(unquoted(entry.name.partition("/")[2]) for entry in local.list("remotes"))
 
 
-def recall(local: Store, name: str) -> Known:
+def recall(local: Store, name: str) -> KnownRemote:
     """A remote as it is known here.
 
     Raises:
@@ -96,7 +96,7 @@ def recall(local: Store, name: str) -> Known:
         value = json.loads(get_small(local, _object(name), _MOST))
         check_format(value["format"], _KIND, where=where)
         tags = {tag: parsing.digest(commit) for tag, commit in value["tags"].items()}
-        return Known(name, value["url"], value["default"], parsing.whole(value["claimed"]), tags)
+        return KnownRemote(name, value["url"], value["default"], parsing.whole(value["claimed"]), tags)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptError(
             f"{where} cannot be read ({type(error).__name__}: {error}). Delete it, and give the remote's address "
@@ -104,7 +104,7 @@ def recall(local: Store, name: str) -> Known:
         ) from error
 
 
-def open_remote(local: Store, known: Known, store: Store | None = None) -> Repository:
+def open_remote(local: Store, known: KnownRemote, store: Store | None = None) -> Repository:
     """The remote, as transfers take it; what its packfiles hold is remembered here.
 
     Args:

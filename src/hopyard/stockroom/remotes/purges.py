@@ -27,14 +27,14 @@ import numpy.typing as npt
 
 from hopyard.errors import BusyError, CorruptError, FormatError, NotFoundError
 from hopyard.objects.digests import digest
-from hopyard.stockroom.data.cutting import Entry
+from hopyard.stockroom.data.cutting import FragmentEntry
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.data.purging import is_stand_in, redact
 from hopyard.stockroom.data.repacking import bury, bury_samples
 from hopyard.stockroom.data.rows import encoded, plain
 from hopyard.stockroom.history.commits import ancestors, read_commit
 from hopyard.stockroom.history.locks import WAIT, alone, read_commits
-from hopyard.stockroom.history.operations import Operation
+from hopyard.stockroom.history.operations import WriteOperation
 from hopyard.stockroom.history.references import logs
 from hopyard.stockroom.history.stage import stages
 from hopyard.stockroom.maps import Key, encode
@@ -275,7 +275,7 @@ class _Named(NamedTuple):
     """A fragment in history: the column's record, and the entry that names it."""
 
     record: ColumnRecord
-    entry: Entry
+    entry: FragmentEntry
 
 
 def _accept(
@@ -328,14 +328,17 @@ def _named(
     """By column and digest, what history says of the fragments that claims are about."""
     wanted = {one.object for one in claims}
     return {
-        (column, row[0]): _Named(record, Entry.of(first, row))
+        (column, row[0]): _Named(record, FragmentEntry.of(first, row))
         for column, record, first, row in _entries(objects, commits, {one.column for one in claims})
         if row[0] in wanted
     }
 
 
 def _entries(
-    objects: Objects, commits: Iterable[str], columns: Collection[str], operations: Iterable[Operation] = ()
+    objects: Objects,
+    commits: Iterable[str],
+    columns: Collection[str],
+    operations: Iterable[WriteOperation] = (),
 ) -> Iterator[tuple[str, ColumnRecord, bytes, Any]]:
     """The entries of fragments in these columns, in all history of commits and in staged writes, some more than once:
     column and its record, the first key, and what the column's map says of the fragment."""
@@ -388,13 +391,13 @@ class _Copies:
                 for move in (moves if log.name.startswith("worktrees/") else moves[-1:])
                 if move.commit is not None
             }
-        operations: list[Operation] = []
+        operations: list[WriteOperation] = []
         for stage in stages(local.store):
             begun |= set() if stage.base is None else {stage.base}
-            operations += map(Operation.decode, stage.operations())
+            operations += map(WriteOperation.decode, stage.operations())
         here = begun - self._objects.missing(begun)
         for column, _, first, row in _entries(self._objects, here, wanted, operations):
-            last = Entry.of(first, row).last
+            last = FragmentEntry.of(first, row).last
             for code in wanted[column]:
                 if first <= code <= last:
                     self._found.setdefault((column, code), {})[row[0]] = None

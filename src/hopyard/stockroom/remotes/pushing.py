@@ -16,7 +16,7 @@ from hopyard.stockroom.remotes.fetching import SHOWN
 from hopyard.stockroom.remotes.purges import as_purged, carry
 from hopyard.stockroom.remotes.repository import Repository, check_format, claim
 from hopyard.stockroom.remotes.selecting import call_for
-from hopyard.stockroom.remotes.transfer import Found, Report, copy
+from hopyard.stockroom.remotes.transfer import LocatedObject, Report, copy
 from hopyard.wording import are, counted, describe_bytes, nearest, one_line
 
 _KEPT = "worktrees/git"  # each commit in the log of a worktree is kept, not only the last
@@ -325,22 +325,22 @@ class _Beside:
 
 def _found(
     local: Repository, others: Sequence[Repository], lacking: list[Need], remote: Repository
-) -> dict[str, Found]:
+) -> dict[str, LocatedObject]:
     """The source of each object.
 
     Raises:
         NotFoundError: some are nowhere.
     """
-    found: dict[str, Found] = {}
+    found: dict[str, LocatedObject] = {}
     rest = lacking
     for source in (local, *others):
-        found |= {digest: Found(source, place) for digest, place in source.find(rest).items()}
+        found |= {digest: LocatedObject(source, place) for digest, place in source.find(rest).items()}
         rest = [need for need in rest if need.digest not in found]
         if not rest:
             break
     if rest:  # unless the index has lost rows
         local.objects.rebuild()
-        found |= {digest: Found(local, place) for digest, place in local.find(rest).items()}
+        found |= {digest: LocatedObject(local, place) for digest, place in local.find(rest).items()}
         rest = [need for need in rest if need.digest not in found]
     if not rest:
         return {need.digest: found[need.digest] for need in lacking}

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hopyard.errors import CorruptError, FormatError, NotFoundError
-from hopyard.stockroom.data.cutting import Entry
+from hopyard.stockroom.data.cutting import FragmentEntry
 from hopyard.stockroom.data.fragments import Fragment
 from hopyard.stockroom.history.commits import read_commit
 from hopyard.stockroom.maps import Key, SortedMap, decode, encode
@@ -130,7 +130,9 @@ class Returning:
                 purges.setdefault((column, one.time, one.by, one.why), []).append(decode(code))
         return [Returned(column, keys, time, by, why) for (column, time, by, why), keys in purges.items()]
 
-    def _entries(self, root: str, codes: list[bytes], seen: set[str]) -> Iterator[tuple[Entry, list[bytes]]]:
+    def _entries(
+        self, root: str, codes: list[bytes], seen: set[str]
+    ) -> Iterator[tuple[FragmentEntry, list[bytes]]]:
         """The fragments in whose bounds some of the keys are, with those keys; without pages that were seen before."""
         waiting = {root: codes}
         while waiting:
@@ -147,20 +149,20 @@ class Returning:
                     if page.level:
                         below[page.values[at].digest] = inside
                         continue
-                    entry = Entry.of(page.keys[at], page.values[at])
+                    entry = FragmentEntry.of(page.keys[at], page.values[at])
                     inside = inside[: bisect_right(inside, entry.last)]
                     if inside:
                         yield entry, inside
             waiting = below
 
-    def _is_there(self, entry: Entry, code: bytes) -> bool:
+    def _is_there(self, entry: FragmentEntry, code: bytes) -> bool:
         if code in self._gone.get(entry.digest, ()):
             return False
         if (entry.digest, code) not in self._has:
             self._look(entry)
         return self._has.get((entry.digest, code), _must_have(entry, code))
 
-    def _look(self, entry: Entry) -> None:
+    def _look(self, entry: FragmentEntry) -> None:
         """Learn which purged keys a fragment has."""
         data = None
         with suppress(CorruptError, FormatError, NotFoundError):
@@ -179,7 +181,7 @@ class Returning:
                 self._has[entry.digest, code] = at is not None and at not in fragment.purged
 
 
-def _must_have(entry: Entry, code: bytes) -> bool:
+def _must_have(entry: FragmentEntry, code: bytes) -> bool:
     """Whether a column's map alone says that a fragment has a key within its bounds."""
     first, last = decode(entry.first), decode(entry.last)
     is_whole = isinstance(first, int) and isinstance(last, int) and last - first + 1 == entry.count

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hopyard.errors import NotFoundError, UsageError
-from hopyard.stockroom.data.cutting import Entry, neighbours
+from hopyard.stockroom.data.cutting import FragmentEntry, neighbours
 from hopyard.stockroom.history.commits import read_commit
 from hopyard.stockroom.maps import SortedMap, check_key, decode, encode
 from hopyard.stockroom.maps.typed_keys import TypedKey, split_at_commas
 from hopyard.stockroom.records import ColumnRecord, parse
 from hopyard.stockroom.records.quoting import check_texts
 from hopyard.stockroom.remotes.closure import Need, needs, needs_of_thing
-from hopyard.stockroom.views.view import Readable, place_of
+from hopyard.stockroom.views.view import ObjectReader, place_of
 from hopyard.wording import nearest, shown
 
 Names = Sequence[str] | Literal[True]
@@ -22,7 +22,7 @@ Names = Sequence[str] | Literal[True]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FetchSelection:
     """A selection of things to bring.
 
     Attributes:
@@ -62,10 +62,10 @@ class Wanted:
             )
 
 
-ALL = Wanted(data=True, models=True, runs=True)
+ALL = FetchSelection(data=True, models=True, runs=True)
 
 
-def select(objects: Readable, commits: Iterable[str], wanted: Wanted) -> Iterator[Need]:
+def select(objects: ObjectReader, commits: Iterable[str], wanted: FetchSelection) -> Iterator[Need]:
     """The data that these commits have of what is wanted, each object once: thing by thing as they are named, in the
     order of keys. Reads metadata only.
 
@@ -94,7 +94,7 @@ def select(objects: Readable, commits: Iterable[str], wanted: Wanted) -> Iterato
 class _Chosen:
     """Things that are wanted, and those of them that were met."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: FetchSelection) -> None:
         self._names: dict[str, Names] = {"data": wanted.data, "model": wanted.models, "run": wanted.runs}
         self._met: set[str] = set()
         self._keys: dict[tuple[str, str], NotFoundError | None] = {}
@@ -126,7 +126,7 @@ class _Chosen:
         if error is None or place not in self._keys:
             self._keys[place] = error
 
-    def check(self, objects: Readable, commits: Sequence[str]) -> None:
+    def check(self, objects: ObjectReader, commits: Sequence[str]) -> None:
         for error in self._keys.values():
             if error is not None:
                 raise error
@@ -143,7 +143,7 @@ class _Chosen:
                     )
 
 
-def _names(objects: Readable, commits: Sequence[str], shelf: str) -> list[str]:
+def _names(objects: ObjectReader, commits: Sequence[str], shelf: str) -> list[str]:
     found = set()
     for commit in commits:
         for key in SortedMap(objects, read_commit(objects, commit).root).keys():  # noqa: SIM118 - no dict
@@ -152,7 +152,9 @@ def _names(objects: Readable, commits: Sequence[str], shelf: str) -> list[str]:
     return sorted(found)
 
 
-def _of_commits(objects: Readable, commits: Sequence[str], wanted: Wanted, chosen: _Chosen) -> Iterator[Need]:
+def _of_commits(
+    objects: ObjectReader, commits: Sequence[str], wanted: FetchSelection, chosen: _Chosen
+) -> Iterator[Need]:
     looked_at = set()
     for commit in commits:
         for thing, value in chosen.things(SortedMap(objects, read_commit(objects, commit).root)):
@@ -218,10 +220,10 @@ def _bounds(record: ColumnRecord, key: Any) -> tuple[bytes, bytes]:
 def _between(column: SortedMap, start: bytes, stop: bytes) -> Iterator[str]:
     """The fragments that keys from ``start`` to before ``stop`` may be in."""
     before = column.floor(start)
-    if before is not None and before[0] < start and Entry.of(*before).last >= start:
-        yield Entry.of(*before).digest
+    if before is not None and before[0] < start and FragmentEntry.of(*before).last >= start:
+        yield FragmentEntry.of(*before).digest
     for first, value in column.items(start, stop):
-        yield Entry.of(first, value).digest
+        yield FragmentEntry.of(first, value).digest
 
 
 def call_for(things: Sequence[str], history: bool = False) -> str:

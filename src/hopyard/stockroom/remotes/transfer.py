@@ -29,7 +29,7 @@ _READ = 8 << 20  # bytes that one of these reads asks for
 _CHUNK = 16 << 20  # bytes of a file
 
 
-class Found(NamedTuple):
+class LocatedObject(NamedTuple):
     """An object to be copied: from where, and where it is there."""
 
     source: Repository
@@ -41,7 +41,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Progress:
+class TransferProgress:
     """Progress of a transfer.
 
     Attributes:
@@ -59,10 +59,10 @@ class Progress:
         return self.nbytes / self.seconds if self.seconds else 0.0
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[TransferProgress], None]
 
 
-def copy(found: Mapping[str, Found], target: Repository, report: Report | None = None) -> int:
+def copy(found: Mapping[str, LocatedObject], target: Repository, report: Report | None = None) -> int:
     """Copy objects: data and files first, then metadata, in the order given. Returns their bytes.
 
     Each packfile and file is durable once it has arrived. If the copying fails or is killed, these stay and are found
@@ -92,7 +92,7 @@ class _Meter:
     def add(self, nbytes: int) -> None:
         self._done += nbytes
         if self._report is not None:
-            self._report(Progress(self._done, self._total, time.monotonic() - self._began))
+            self._report(TransferProgress(self._done, self._total, time.monotonic() - self._began))
 
 
 _Job = Callable[[], int]
@@ -111,7 +111,9 @@ def _all(pool: ThreadPoolExecutor, jobs: Sequence[_Job], meter: _Meter) -> None:
             future.cancel()
 
 
-def _jobs(group: str, names: Sequence[str], found: Mapping[str, Found], target: Repository) -> Iterator[_Job]:
+def _jobs(
+    group: str, names: Sequence[str], found: Mapping[str, LocatedObject], target: Repository
+) -> Iterator[_Job]:
     """A job for each packfile."""
     for batch in batches({name: found[name].size for name in names}):
         yield _PackfileJob(group, {each: found[each] for each in batch}, target)
@@ -120,7 +122,7 @@ def _jobs(group: str, names: Sequence[str], found: Mapping[str, Found], target: 
 @dataclass(frozen=True)
 class _PackfileJob:
     group: str
-    found: Mapping[str, Found]
+    found: Mapping[str, LocatedObject]
     target: Repository
 
     def __call__(self) -> int:
@@ -130,7 +132,7 @@ class _PackfileJob:
         return sum(len(piece.data) for piece in pieces)
 
 
-def read(found: Mapping[str, Found]) -> dict[str, npt.NDArray[np.uint8]]:
+def read(found: Mapping[str, LocatedObject]) -> dict[str, npt.NDArray[np.uint8]]:
     """The bytes of objects, checked; several ranges at once where they come through a network."""
     parts: list[tuple[Repository, list[str]]] = []
     size = 0
@@ -149,7 +151,7 @@ def read(found: Mapping[str, Found]) -> dict[str, npt.NDArray[np.uint8]]:
     return data
 
 
-def _copy_file(one: Found, name: str, target: Repository) -> int:
+def _copy_file(one: LocatedObject, name: str, target: Repository) -> int:
     """Copy an object that is a file, by way of a temporary one where it is to be."""
     staging = target.store.staging()
     with tempfile.TemporaryDirectory() as directory:

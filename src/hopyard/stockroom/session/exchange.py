@@ -19,7 +19,16 @@ from hopyard.stockroom.history.commits import ancestors
 from hopyard.stockroom.history.conflicts import Resolve
 from hopyard.stockroom.packfiles.tombstones import Tombstones
 from hopyard.stockroom.records.quoting import check_text, check_texts
-from hopyard.stockroom.remotes import Brought, Fetched, Known, Need, Pulled, Pushed, Repository, Wanted
+from hopyard.stockroom.remotes import (
+    Brought,
+    Fetched,
+    FetchSelection,
+    KnownRemote,
+    Need,
+    Pulled,
+    Pushed,
+    Repository,
+)
 from hopyard.stockroom.remotes.addresses import meant, opened, store_at
 from hopyard.stockroom.remotes.cloning import MAIN
 from hopyard.stockroom.remotes.returning import Returned, Returning
@@ -84,7 +93,7 @@ def clone(url: str | os.PathLike[str], folder: Path, name: str, accept_purges: b
 def bring(
     session: StockSession,
     remote: str | os.PathLike[str] | None,
-    wanted: Wanted,
+    wanted: FetchSelection,
     revision: str,
     max_bytes: int | None,
     report: Report | None,
@@ -205,18 +214,18 @@ def _own_branch(session: StockSession, what: str) -> str:
     return standing.branch
 
 
-def _remember_fetched(session: StockSession, known: Known, fetched: Fetched) -> None:
+def _remember_fetched(session: StockSession, known: KnownRemote, fetched: Fetched) -> None:
     tags = known.tags if fetched.all_tags is None else fetched.all_tags
     _remember(session, known, claimed=fetched.purges.waiting, tags=tags)
 
 
-def _known(session: StockSession) -> Iterator[Known]:
+def _known(session: StockSession) -> Iterator[KnownRemote]:
     """The remotes that are known here."""
     store = session.local.store
     return (remotes.recall(store, name) for name in remotes.names(store))
 
 
-def _remember(session: StockSession, known: Known, **changed: Any) -> None:
+def _remember(session: StockSession, known: KnownRemote, **changed: Any) -> None:
     now = replace(known, **changed)
     if known.name and (now != known or known.name not in remotes.names(session.local.store)):
         remotes.remember(session.local.store, now)

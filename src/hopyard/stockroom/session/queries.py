@@ -10,7 +10,7 @@ from hopyard.stockroom.catalog.differences import Diff
 from hopyard.stockroom.history import commits as history
 from hopyard.stockroom.history.commits import Commits
 from hopyard.stockroom.history.draft import Draft
-from hopyard.stockroom.history.operations import Operation
+from hopyard.stockroom.history.operations import WriteOperation
 from hopyard.stockroom.session.session import StockSession
 from hopyard.stockroom.session.status import Status, status_of
 from hopyard.stockroom.session.tree import root_of
@@ -28,7 +28,7 @@ def status(session: StockSession) -> Status:
         standing = session.tree.stand()
         stage = session.tree.stage(standing.commit)
         draft = Draft(session.objects, root_of(session.local, standing.commit))
-        draft.apply(map(Operation.decode, stage.operations()))
+        draft.apply(map(WriteOperation.decode, stage.operations()))
         changes = draft.changes()
         draft.close()
     return status_of(session.place, session.local, standing, stage, changes)
@@ -70,7 +70,7 @@ def diff(session: StockSession, a: str | None = None, b: str | None = None) -> D
     if session.blocks and isinstance(view, Draft):
         return Diff(view.writer, before, view.write())
     draft = Draft(session.objects, session.root)
-    draft.apply(map(Operation.decode, session.stage.operations()))
+    draft.apply(map(WriteOperation.decode, session.stage.operations()))
     after = draft.write()
     # It is looked at only: what it added stays in memory, and nobody is kept out.
     draft.release()

@@ -21,11 +21,11 @@ from hopyard.stockroom.history.conflicts import Conflict, listed
 from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.history.locks import reading, writing
 from hopyard.stockroom.history.merge import merge_roots
-from hopyard.stockroom.history.operations import Operation
+from hopyard.stockroom.history.operations import WriteOperation
 from hopyard.stockroom.history.publish import commit_draft
 from hopyard.stockroom.history.references import Tip
 from hopyard.stockroom.history.revisions import resolve
-from hopyard.stockroom.history.stage import Entry, Log, Position, Stage
+from hopyard.stockroom.history.stage import HeldStage, Stage, StageEntry, StagePosition
 from hopyard.stockroom.packfiles import Objects
 from hopyard.stockroom.records import Shelf
 from hopyard.stockroom.records.quoting import check_text
@@ -65,10 +65,10 @@ class StockSession:
         self._others: Others | None = None  # what others see while a block is open
         self._message: str | None = None
         self.draft: Draft | None = None
-        self._last: Position | None = None  # of what is staged, as far as the draft has it
+        self._last: StagePosition | None = None  # of what is staged, as far as the draft has it
         self._seen: State | None = None  # of the working tree, before it was last looked at
         self._is_whole = False  # the draft has just what is staged up to `_last`, besides its own
-        self._log: Log  # while something is written outside of blocks
+        self._log: HeldStage  # while something is written outside of blocks
         self.is_closed: bool = False
         self.writes = enable_write
         self.place: git.Place = git.find(None if path is None else path_given(path))
@@ -233,11 +233,11 @@ class StockSession:
         self._last = None
         self._add(draft, self.stage.entries())
 
-    def _add(self, draft: Draft, entries: Sequence[Entry]) -> None:
+    def _add(self, draft: Draft, entries: Sequence[StageEntry]) -> None:
         """Let a draft have these, which follow what it has."""
         self._is_whole = False
         for entry in entries:
-            draft.apply(map(Operation.decode, entry.operations))
+            draft.apply(map(WriteOperation.decode, entry.operations))
             self._last = entry.position
         self._is_whole = True
 
@@ -290,7 +290,7 @@ class StockSession:
                     self._add(draft, new)
                     self._seen = state
 
-    def _new_entries(self) -> list[Entry] | None:
+    def _new_entries(self) -> list[StageEntry] | None:
         """Entries that others staged behind those that the draft has; None: the latter are gone, or the
         working tree is at another commit or branch by now, or the draft has a part of it."""
         if not self._is_whole or self.tree.is_moving or not self.tree.is_as(self.standing):
@@ -320,7 +320,7 @@ class StockSession:
         """Let the branch have what ``head.stock`` has, as after a ``git pull``."""
         self.standing = self.tree.catch_up(self.standing, lambda: self.author)
 
-    def _tell(self, operation: Operation) -> None:
+    def _tell(self, operation: WriteOperation) -> None:
         self._last = self._log.append(operation.encode())
         if self._seen is not None:  # git may have written head.stock since
             self._seen = self.stage.state(), self._seen[1]
@@ -559,7 +559,7 @@ class StockSession:
             root = root_of(self.local, now.commit)
             carrier = Draft(self.objects, root)
             try:
-                carrier.apply(Operation.decode(each) for entry in entries for each in entry.operations)
+                carrier.apply(WriteOperation.decode(each) for entry in entries for each in entry.operations)
                 there, begun = carrier.flush(), draft.begun
 
                 def carried(mine: str | None) -> str | None:
@@ -634,7 +634,7 @@ class StockSession:
         self._last, self._seen = None, None
         return commit
 
-    def _cancel_out(self, draft: Draft, log: Log) -> None:
+    def _cancel_out(self, draft: Draft, log: HeldStage) -> None:
         """Take back what was staged before a draft that changes nothing by now. What others staged since stays so."""
         if self._last is not None:
             told = self._carried(draft, log, self.standing.commit)
@@ -647,7 +647,7 @@ class StockSession:
         draft.rebase(self.root)
         self._last, self._seen = None, None
 
-    def _staged_by_others(self, log: Log) -> list[Entry]:
+    def _staged_by_others(self, log: HeldStage) -> list[StageEntry]:
         """Entries that others staged behind those that the draft has.
 
         Raises:
@@ -660,7 +660,7 @@ class StockSession:
                 return others
         raise _StagedMovedError
 
-    def check_nothing_staged(self, what: str, log: Log) -> None:
+    def check_nothing_staged(self, what: str, log: HeldStage) -> None:
         """See that nothing is staged. Writes that change nothing are gone afterwards.
 
         Raises:
@@ -672,7 +672,7 @@ class StockSession:
                 "(stock.commit('message'), hopyard stock commit), or discard it (stock.reset(), hopyard stock reset)."
             )
 
-    def _carried(self, draft: Draft, log: Log, commit: str | None) -> list[bytes]:
+    def _carried(self, draft: Draft, log: HeldStage, commit: str | None) -> list[bytes]:
         """Operations to be staged upon a commit of this draft: the changes that others staged, and the commit has not.
 
         It is carried there as the changes of a commit are that another was faster than.
@@ -690,7 +690,7 @@ class StockSession:
             return []
         carrier = Draft(self.objects, begun)
         try:
-            carrier.apply(Operation.decode(each) for entry in others for each in entry.operations)
+            carrier.apply(WriteOperation.decode(each) for entry in others for each in entry.operations)
             theirs = carrier.write()
             ours = root_of(self.local, commit)
             result = merge_roots(carrier.writer, begun, ours, theirs)
@@ -709,7 +709,7 @@ class StockSession:
                 record = carrier.record(cast(Shelf, shelf), name)
                 told.append((cast(Shelf, shelf), name, None if record is None else record.to_json()))
             carrier.publish()
-            return [Operation(things=tuple(told)).encode()] if told else []
+            return [WriteOperation(things=tuple(told)).encode()] if told else []
         finally:
             carrier.close()
 
@@ -723,12 +723,12 @@ class StockSession:
         return self.author, None if found == git.GitFacts() else asdict(found)
 
 
-def is_clean(objects: Objects, local: Repository, log: Log) -> bool:
+def is_clean(objects: Objects, local: Repository, log: HeldStage) -> bool:
     """Whether nothing is staged, or only writes that change nothing, which are then gone afterwards."""
     operations = log.stage.operations()
     if operations:
         draft = Draft(objects, root_of(local, log.stage.base))
-        draft.apply(map(Operation.decode, operations))
+        draft.apply(map(WriteOperation.decode, operations))
         changed = draft.changed
         draft.close()
         if changed:

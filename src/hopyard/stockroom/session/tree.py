@@ -31,7 +31,7 @@ from hopyard.stockroom.history.commits import is_ancestor, read_commit, short, w
 from hopyard.stockroom.history.locks import locked, writing
 from hopyard.stockroom.history.pending import Pending, read_pending
 from hopyard.stockroom.history.references import Tip, check_name
-from hopyard.stockroom.history.stage import Log, Position, Stage, stages
+from hopyard.stockroom.history.stage import HeldStage, Stage, StagePosition, stages
 from hopyard.stockroom.remotes import Repository, names, recall
 from hopyard.storage.oserrors import write_errors
 
@@ -270,7 +270,7 @@ class WorkingTree:
         return self._local.store.exists(self._pending)
 
     @contextmanager
-    def still(self, commit: str | None) -> Iterator[Log]:
+    def still(self, commit: str | None) -> Iterator[HeldStage]:
         """The staged writes upon a commit, locked: meanwhile nobody else moves this working tree, or stages in it.
 
         What a killed process began is done first.
@@ -294,13 +294,13 @@ class WorkingTree:
             finally:
                 moving.finish()
 
-    def go_to(self, branch: str | None, commit: str | None, log: Log) -> None:
+    def go_to(self, branch: str | None, commit: str | None, log: HeldStage) -> None:
         """Let ``head.stock`` be at a commit, where nothing is staged upon the one before. For who has ``still``."""
         self.set_head(branch, commit)
         log.upon(commit).arrive()
 
     def announce(
-        self, was: Standing, branch: str | None, commit: str, left: str | None, carried: Position | None,
+        self, was: Standing, branch: str | None, commit: str, left: str | None, carried: StagePosition | None,
         tip: Tip | None,
     ) -> str | None:  # fmt: skip
         """Note what is about to be done, and prepare ``head.stock``; the name of the file that is prepared."""
@@ -315,8 +315,8 @@ class WorkingTree:
         return prepared
 
     def arrive(
-        self, was: Standing, branch: str | None, commit: str, left: str | None, carried: Position | None,
-        prepared: str | None, log: Log,
+        self, was: Standing, branch: str | None, commit: str, left: str | None, carried: StagePosition | None,
+        prepared: str | None, log: HeldStage,
     ) -> None:  # fmt: skip
         """The reference has moved: so does ``head.stock``, unless git has checked out something else meanwhile."""
         there = self._move_head(was, branch, commit, prepared)
@@ -325,7 +325,7 @@ class WorkingTree:
             log.upon(base).drop()
         self.forget(prepared)
 
-    def stay(self, commit: str, carried: Position | None, prepared: str | None, log: Log) -> None:
+    def stay(self, commit: str, carried: StagePosition | None, prepared: str | None, log: HeldStage) -> None:
         """The reference has not moved to a commit."""
         if carried is not None:
             log.upon(commit).drop()
@@ -376,7 +376,7 @@ class WorkingTree:
             with self.still(None):
                 pass
 
-    def finish(self, log: Log | None = None) -> None:
+    def finish(self, log: HeldStage | None = None) -> None:
         """Bring to its end what was announced, if that is not done yet. For who holds the lock.
 
         Args:
@@ -405,11 +405,11 @@ class Moving:
         self.locks: ExitStack = ExitStack()
         self.left = was.commit  # where the working tree is when it moves
         self._tree, self._was, self._branch = tree, was, branch
-        self._log: Log | None = None
-        self._announced: tuple[str, str | None, Position | None, str | None] | None = None
+        self._log: HeldStage | None = None
+        self._announced: tuple[str, str | None, StagePosition | None, str | None] | None = None
         self._has_arrived = False
 
-    def hold(self) -> Log:
+    def hold(self) -> HeldStage:
         """From here on nobody else moves this working tree, or stages anything in it.
 
         Returns:
@@ -462,7 +462,7 @@ class Moving:
                 stacklevel=2,
             )
 
-    def _withdraw(self, log: Log) -> None:
+    def _withdraw(self, log: HeldStage) -> None:
         if self._announced is not None:
             commit, _, carried, prepared = self._announced
             self._announced = None

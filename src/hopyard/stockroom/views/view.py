@@ -19,7 +19,7 @@ from hopyard.stockroom.views.guard import Guard
 _Bytes = npt.NDArray[np.uint8]
 
 
-class Readable(Protocol):
+class ObjectReader(Protocol):
     """Objects; or a writer, whose pending objects can be read too."""
 
     def read(self, digest: str) -> _Bytes: ...
@@ -35,7 +35,7 @@ class View(Protocol):
     """A revision, or a draft on top of one."""
 
     @property
-    def objects(self) -> Readable:
+    def objects(self) -> ObjectReader:
         """The objects, with those that a draft has added."""
 
     @property
@@ -52,7 +52,7 @@ class View(Protocol):
         """All names, sorted."""
 
 
-class Writable(View, Protocol):
+class WritableView(View, Protocol):
     """A view that is open for writing."""
 
     @property
@@ -67,7 +67,7 @@ class Writable(View, Protocol):
         """Say this of a thing; None: there is none of this name any more. What it needs was added before."""
 
 
-def writable(view: View) -> Writable:
+def writable(view: View) -> WritableView:
     """The view, if it can be written to.
 
     Raises:
@@ -80,7 +80,7 @@ def writable(view: View) -> Writable:
             f"{view.revision} was opened for reading. Write within `with stock.enable_write():`, or open "
             "StockRoom(path, enable_write=True)."
         )
-    return cast(Writable, view)
+    return cast(WritableView, view)
 
 
 class Snapshot:
