@@ -20,7 +20,7 @@ Output: TypeAlias = Literal["numpy", "torch", "jax"]
 Strings: TypeAlias = Literal["objects", "arrow"]
 Remainder: TypeAlias = Literal["drop", "repeat", "error"]
 Tail: TypeAlias = Literal["short", "join", "drop"]
-Columns: TypeAlias = Sequence[str] | Mapping[str, str | Sequence[str]]
+ColumnSelection: TypeAlias = Sequence[str] | Mapping[str, str | Sequence[str]]
 Transform: TypeAlias = Callable[[Any, np.random.Generator], Any]
 
 
@@ -39,7 +39,7 @@ def checked_views(views: bool, output: Output, shuffle: bool) -> bool:
     return bool(views)
 
 
-def wanted_of(schema: Schema, columns: Columns | None) -> Wanted:
+def wanted_of(schema: Schema, columns: ColumnSelection | None) -> Wanted:
     """Checked columns of a batch, by their names there.
 
     Raises:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from hopyard.data.arguments import Columns, Output, Remainder, Strings, Tail, Transform
+from hopyard.data.arguments import ColumnSelection, Output, Remainder, Strings, Tail, Transform
 from hopyard.data.cache.node import NodeCache
 from hopyard.data.contract import RowSource
 from hopyard.data.loader import Batches, Loader
@@ -25,7 +25,7 @@ class BaseDataset(RowSource):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        columns: Columns | None = None,
+        columns: ColumnSelection | None = None,
         remainder: Remainder = "drop",
         output: Output = "numpy",
         *,
@@ -67,7 +67,7 @@ class BaseDataset(RowSource):
         batch_size: int = 1024,
         shuffle: bool = False,
         seed: int = 0,
-        columns: Columns | None = None,
+        columns: ColumnSelection | None = None,
         *,
         transform: Transform | None = None,
         epoch: int = 0,

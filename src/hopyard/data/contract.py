@@ -31,7 +31,7 @@ from hopyard.errors import UsageError
 _ROWS_AT_ONCE = 256
 
 
-class Stream(ABC):
+class EpochStream(ABC):
     """The rows of one epoch in their order."""
 
     @abstractmethod
@@ -82,7 +82,7 @@ class RowSource(ABC):
         """Reach of a permutation whose decoded rows stay within ``window`` bytes; None: all rows."""
 
     @abstractmethod
-    def stream(self, wanted: Wanted, seed: int, epoch: int, shuffle: bool, reach: Reach) -> Stream:
+    def stream(self, wanted: Wanted, seed: int, epoch: int, shuffle: bool, reach: Reach) -> EpochStream:
         """The rows of an epoch. ``reach`` is what :meth:`reach` returned, maybe elsewhere and long ago."""
 
     @abstractmethod

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from hopyard.checks import choice, flag, integer
 from hopyard.data.arguments import (
-    Columns,
+    ColumnSelection,
     Output,
     Remainder,
     Strings,
@@ -27,7 +27,7 @@ from hopyard.data.arguments import (
     converter,
     wanted_of,
 )
-from hopyard.data.contract import RowSource, Stream
+from hopyard.data.contract import EpochStream, RowSource
 from hopyard.data.order import WINDOW_BYTES, batch_bounds, num_batches, rows_per_rank
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.several import Gather, several_at_once
@@ -35,7 +35,7 @@ from hopyard.data.reading.views import Batch, Wanted
 from hopyard.errors import UsageError
 from hopyard.objects.digests import derive_seed
 
-Step: TypeAlias = tuple[int, int]
+BatchSpan: TypeAlias = tuple[int, int]
 """[first, last) of the positions in an epoch's stream that one batch of a rank is."""
 
 
@@ -109,7 +109,7 @@ class Loader:
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        columns: Columns | None = None,
+        columns: ColumnSelection | None = None,
         remainder: Remainder = "drop",
         output: Output = "numpy",
         *,
@@ -159,7 +159,7 @@ class Loader:
     def __getitem__(self, row: object) -> NoReturn:
         raise not_by_number()
 
-    def steps(self) -> tuple[int, Iterator[Step]]:
+    def steps(self) -> tuple[int, Iterator[BatchSpan]]:
         """Begin an iteration, and return the epoch and the steps; a step counts as yielded once it is given."""
         if self._begun:
             self._epoch += 1
@@ -169,7 +169,7 @@ class Loader:
         self._iteration = object()
         return self._epoch, self._steps(self._position, self._iteration)
 
-    def stream(self, epoch: int) -> Stream:
+    def stream(self, epoch: int) -> EpochStream:
         """The rows of an epoch, to be closed after use."""
         return self.dataset.stream(self.wanted, self._seed, epoch, self._shuffle, self._reach)
 
@@ -279,7 +279,7 @@ class Loader:
             )
         return each
 
-    def _steps(self, position: int, iteration: object) -> Iterator[Step]:
+    def _steps(self, position: int, iteration: object) -> Iterator[BatchSpan]:
         ranks, rank, rows = self.world_size, self.rank, len(self.dataset)
         for start, stop in batch_bounds(self._per_rank(position), self.batch_size, self.tail):
             if self._iteration is iteration:
@@ -287,7 +287,7 @@ class Loader:
             first = position + start * ranks + rank * (stop - start)
             yield first, first + stop - start
 
-    def _batches(self, stream: Stream, epoch: int, steps: Iterator[Step]) -> Iterator[Any]:
+    def _batches(self, stream: EpochStream, epoch: int, steps: Iterator[BatchSpan]) -> Iterator[Any]:
         buffers, convert, transform = self._buffers, self._converted, self._transform
         gather: Gather = stream.views if self._views else stream.batch
         if not self._views and self.world_size == 1:  # else the batches of a rank do not follow each other

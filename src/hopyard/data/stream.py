@@ -10,10 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 from typing import Protocol
 
-from hopyard.data.contract import Stream
+from hopyard.data.contract import EpochStream
 from hopyard.data.order import Rows, Window
 from hopyard.data.reading.buffers import Buffers
-from hopyard.data.reading.views import Batch, Ordered, View, Wanted, join
+from hopyard.data.reading.views import Batch, Ordered, RowGroupView, Wanted, join
 
 _MANY_ROWS = 1 << 18  # their order takes milliseconds, in which row groups are decoded
 
@@ -34,7 +34,7 @@ class Rowsets(Protocol):
         """The rows of these groups one after another, None: of all. None if ``stopped`` was set before."""
 
 
-class WindowStream(Stream):
+class WindowStream(EpochStream):
     """The windows of an epoch, one after another, gathered from by position.
 
     Args:
@@ -64,7 +64,7 @@ class WindowStream(Stream):
         """Rows as ``batch`` gives them, but as views where they lie side by side in one window."""
         if not (self._start <= first and last <= self._stop):
             self._open(bisect_right(self._ends, first % self._ends[-1]))
-        if self._start <= first and last <= self._stop and isinstance(self._view, View):
+        if self._start <= first and last <= self._stop and isinstance(self._view, RowGroupView):
             return self._view.look(self._order[first - self._start : last - self._start], buffers)
         return self.batch(first, last, buffers)
 
@@ -101,7 +101,7 @@ class WindowStream(Stream):
         view, order = ahead[1].result() if ahead is not None and ahead[0] == number else self._load(number)
         assert view is not None  # only close() stops the loading of a window
         self._view, self._order = view, order
-        self._gather = Ordered(view, order).gather if isinstance(view, View) else self._gather_rows
+        self._gather = Ordered(view, order).gather if isinstance(view, RowGroupView) else self._gather_rows
         self._stop = self._ends[number]
         self._start = self._stop - self._windows[number].rows
         if number + 1 < len(self._windows):

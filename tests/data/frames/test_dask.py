@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hopyard.backend import InlineBackend
 from hopyard.data import Ragged, as_source, prepare
-from hopyard.data.preparing.files import Files
+from hopyard.data.preparing.files import SplitFiles
 from hopyard.data.preparing.prepare import peek
 from hopyard.data.sources.clusters import is_frame
 from hopyard.errors import ColumnError, DataError, UsageError
@@ -288,11 +288,11 @@ def test_a_frame_is_a_source_whose_first_rows_can_be_seen(store):
 
 
 def test_files_are_of_equal_size_and_few():
-    assert Files.of(100, 8) == Files(1, 25)
-    assert Files.of(240, 8) == Files(1, 24)
-    assert Files.of(100_000, 3084) == Files(4, 6)
-    assert Files.of(10**9, 3084) == Files(30_648, 3)
-    assert Files.of(0, 8) == Files(0, 0)
+    assert SplitFiles.of(100, 8) == SplitFiles(1, 25)
+    assert SplitFiles.of(240, 8) == SplitFiles(1, 24)
+    assert SplitFiles.of(100_000, 3084) == SplitFiles(4, 6)
+    assert SplitFiles.of(10**9, 3084) == SplitFiles(30_648, 3)
+    assert SplitFiles.of(0, 8) == SplitFiles(0, 0)
 
 
 def test_null_labels_are_never_filled(tmp_path):

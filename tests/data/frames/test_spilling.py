@@ -10,18 +10,18 @@ import pytest
 from hopyard.data.columns.policies import plan_policies
 from hopyard.data.frames import spilling
 from hopyard.data.frames.spilling import spill, write_spilled
-from hopyard.data.preparing.files import Files, Writing, of_split, rows_and_sum
-from hopyard.data.preparing.packing import ORDER, Layout, Packing
+from hopyard.data.preparing.files import SplitFiles, Writing, of_split, rows_and_sum
+from hopyard.data.preparing.packing import ORDER, PackedLayout, Packing
 from hopyard.data.preparing.survey import ORDER_BITS
-from hopyard.data.sources.frame_batches import Reading, columns_of_types
+from hopyard.data.sources.frame_batches import FrameReading, columns_of_types
 from hopyard.errors import StorageFullError
 from hopyard.storage import LocalStore
 
 
 @pytest.mark.parametrize("counts", [(3, 1), (1, 12), (24, 2)])
 def test_the_files_of_rows_are_the_ranges_of_their_orders(counts):
-    files = tuple(Files(count, 24) for count in counts)
-    writing = Writing(Layout(()), {}, None, (None, None), files, 512)
+    files = tuple(SplitFiles(count, 24) for count in counts)
+    writing = Writing(PackedLayout(()), {}, None, (None, None), files, 512)
     bounds = np.array([writing.orders(number) for number in range(writing.count)]).reshape(-1)
     random = np.random.default_rng(0).integers(0, 1 << 62, 1000)
     order = np.concatenate([random, bounds, bounds - 1, [0, (1 << 62) - 1]])
@@ -35,8 +35,10 @@ def test_the_files_of_rows_are_the_ranges_of_their_orders(counts):
 
 
 def packed_ids():
-    layout = Layout(tuple(columns_of_types({"id": pa.int64(), "text": pa.string()}, ["id", "text"]).values()))
-    return Packing(Reading(("id", "text"), ("id", "text")), layout, 0.25, 0)
+    layout = PackedLayout(
+        tuple(columns_of_types({"id": pa.int64(), "text": pa.string()}, ["id", "text"]).values())
+    )
+    return Packing(FrameReading(("id", "text"), ("id", "text")), layout, 0.25, 0)
 
 
 def test_every_file_gets_its_rows_of_all_runs(tmp_path, monkeypatch):
@@ -65,7 +67,7 @@ def test_every_file_gets_its_rows_of_all_runs(tmp_path, monkeypatch):
         {name: sample.column for name, sample in samples.items()},
         plan_policies([samples], "error", "error"),
         (LocalStore(tmp_path / "train"), LocalStore(tmp_path / "val")),
-        (Files(5, 2), Files(3, 2)),
+        (SplitFiles(5, 2), SplitFiles(3, 2)),
         cut,
     )
     names = [task.name for task in spilled]
@@ -86,8 +88,8 @@ def test_a_full_disk_is_told_by_the_survey(tmp_path, monkeypatch):
     def full(path, mode):
         raise OSError(errno.ENOSPC, "No space left on device", path)
 
-    layout = Layout(tuple(columns_of_types({"a": pa.int64()}, ["a"]).values()))
-    packing = Packing(Reading(("a",), ("a",)), layout, 1, 0)
+    layout = PackedLayout(tuple(columns_of_types({"a": pa.int64()}, ["a"]).values()))
+    packing = Packing(FrameReading(("a",), ("a",)), layout, 1, 0)
     rows = pa.record_batch({"a": [1, 2, 3]})
     survey = spill(packing, tmp_path, iter([rows])).survey
     assert (survey.content.rows, survey.error) == (3, None)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.data.files.pickled import Record, Symbol, read_pickle
+from hopyard.data.files.pickled import DeferredCall, Symbol, read_pickle
 from hopyard.data.files.unischema import Field, parse_unischema, read_unischema
 from hopyard.data.petastorm.convert import petastorm_source
 from hopyard.errors import (
@@ -124,7 +124,7 @@ def test_symbols_and_records_are_plain_data():
     assert isinstance(symbol, Symbol)
     assert (symbol.module, symbol.name, str(symbol)) == ("numpy", "dtype", "numpy.dtype")
     record = read_pickle(pickle.dumps(Path("x"), 2), "it")
-    assert isinstance(record, Record)
+    assert isinstance(record, DeferredCall)
     assert record.function.module.startswith("pathlib")
     assert record.arguments == ("x",)
 

@@ -39,7 +39,7 @@ Record = tuple[int, bytes]
 """A number and ``DATA`` bytes."""
 
 
-class Known:
+class KnownFacts:
     """Facts under keys. Threads and processes may share a directory.
 
     Args:
@@ -126,12 +126,12 @@ def key_of(*parts: Any) -> bytes:
     return xxh3_128_digest(repr(parts).encode())
 
 
-_of_folders: dict[str, Known] = {}
+_of_folders: dict[str, KnownFacts] = {}
 
 
-def known(folder: str) -> Known:
+def known(folder: str) -> KnownFacts:
     """The memory beside the entries of a node cache, one object per process."""
-    return _of_folders.setdefault(folder, Known(folder))
+    return _of_folders.setdefault(folder, KnownFacts(folder))
 
 
 def _renew_locks() -> None:

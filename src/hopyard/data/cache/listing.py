@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hopyard.data.cache.node import Entry, NodeCache
+from hopyard.data.cache.node import CacheEntry, NodeCache
 from hopyard.terminal import Shown
 from hopyard.wording import describe_bytes, visible
 
@@ -86,7 +86,7 @@ def list_cache(cache: NodeCache | None = None) -> CacheListing:
     return CacheListing(str(cache.path), cache.limit, tuple(sorted(files, key=lambda each: -each.used)))
 
 
-def _row_groups(entry: Entry) -> dict[str, list[Any]]:
+def _row_groups(entry: CacheEntry) -> dict[str, list[Any]]:
     """Row groups that an entry was decoded from, by file."""
     found: dict[str, list[Any]] = entry.description.get("row_groups", {})
     return found
@@ -100,8 +100,8 @@ def _source(files: Sequence[str]) -> str:
     return "/".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, folders)) or _UNNAMED
 
 
-def _by_file(entries: Iterable[Entry]) -> list[CachedFile]:
-    by_file: dict[str, list[Entry]] = {}
+def _by_file(entries: Iterable[CacheEntry]) -> list[CachedFile]:
+    by_file: dict[str, list[CacheEntry]] = {}
     for entry in entries:
         by_file.setdefault(_source(list(_row_groups(entry))), []).append(entry)
     return [

@@ -36,7 +36,7 @@ _MOST_FREE = 2 * 10**9  # bytes left free on the file system, or a fiftieth of i
 
 
 @dataclass(frozen=True)
-class Found:
+class CacheHit:
     """An entry: its file, the bytes of its content (which begin the file), and its writer's description.
 
     The description is shared: do not change it.
@@ -51,7 +51,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """An entry in a list: ``nbytes`` of its file, ``used`` in seconds since the epoch."""
 
     key: str
@@ -102,7 +102,7 @@ class NodeCache:
         cache_files.prepare(self._folder)
         self._prepared = True
 
-    def find(self, key: str) -> Found | None:
+    def find(self, key: str) -> CacheHit | None:
         """The entry, which counts as used now; None if there is none, or a damaged one, which goes."""
         file = self._file(key, FLAT)
         fd = _open(file)
@@ -122,7 +122,7 @@ class NodeCache:
             os.close(fd)
         if not trailer.durable:
             durability.add(file)
-        return Found(Path(file), trailer.size, trailer.description, inode)
+        return CacheHit(Path(file), trailer.size, trailer.description, inode)
 
     def holds(self, key: str) -> bool:
         """Whether there is an entry, which may be damaged. It does not count as used by that."""
@@ -167,7 +167,7 @@ class NodeCache:
                     book.set_total(self._evict(lacking=self._lacking(missing)))
         return not self._lacking(missing)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CacheEntry]:
         """All entries that can be read, least recently used first. They do not count as used by that.
 
         Raises:
@@ -184,7 +184,7 @@ class NodeCache:
                     os.close(fd)
                 if trailer is not None:
                     key = listed.name.removesuffix(FLAT)
-                    found.append(Entry(key, path, listed.nbytes, listed.used / 1e9, trailer.description))
+                    found.append(CacheEntry(key, path, listed.nbytes, listed.used / 1e9, trailer.description))
         return found
 
     def clear(self) -> int:
@@ -296,7 +296,7 @@ class Claim:
         if not self._file.closed:
             cache_files.abandon(self._file, self._part)
 
-    def publish(self, description: dict[str, Any]) -> Found:
+    def publish(self, description: dict[str, Any]) -> CacheHit:
         """End the entry, and let everyone find it. This process brings it to the disk later, in a thread.
 
         Args:
@@ -320,7 +320,7 @@ class Claim:
             raise
         cache_files.unlock(self._file)
         durability.add(file, new=True)
-        return Found(Path(file), size, description, status.st_ino)
+        return CacheHit(Path(file), size, description, status.st_ino)
 
 
 _good: set[tuple[int, int, int, str]] = set()

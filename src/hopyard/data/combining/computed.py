@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.data.base import Partitioned
-from hopyard.data.cache.node import Claim, Found, NodeCache
+from hopyard.data.cache.node import CacheHit, Claim, NodeCache
 from hopyard.data.order import HELD_BYTES
 from hopyard.data.reading.flat import Block, Piece, write_flat
 from hopyard.data.schema import Column, Schema
@@ -98,7 +98,9 @@ def _from_cache(
     return None
 
 
-def _make(cache: NodeCache, claim: Claim, dataset: Partitioned, compute: Compute, what: str) -> Found | None:
+def _make(
+    cache: NodeCache, claim: Claim, dataset: Partitioned, compute: Compute, what: str
+) -> CacheHit | None:
     pieces = compute()
     head = next(pieces)
     schema = Schema(Column(name, "tensor", each.dtype.name, each.shape[1:]) for name, each in head.items())
@@ -132,7 +134,7 @@ def _placed(pieces: Iterator[Arrays]) -> Iterator[Piece]:
         first += len(next(iter(piece.values())))
 
 
-def _mapped(found: Found) -> Arrays:
+def _mapped(found: CacheHit) -> Arrays:
     blocks = [Block.from_json(fields) for fields in found.description["blocks"]]
     return {
         block.columns[0]: np.memmap(found.path, block.dtype, "r", block.offset, (block.count, *block.shape))

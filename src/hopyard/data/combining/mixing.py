@@ -15,24 +15,24 @@ import pyarrow as pa
 
 from hopyard.data.base import BaseDataset
 from hopyard.data.combining.shares import BLOCK, Picks, Shares, fractions_of
-from hopyard.data.contract import Stream
+from hopyard.data.contract import EpochStream
 from hopyard.data.order import Reach, Rows
 from hopyard.data.ragged import Ragged
-from hopyard.data.reading.buffers import ALIGNMENT, Buffer, Buffers
+from hopyard.data.reading.buffers import ALIGNMENT, AlignedBuffer, Buffers
 from hopyard.data.reading.views import Batch, Wanted, join
 from hopyard.data.schema import Schema
 from hopyard.errors import ColumnError, DataError, UsageError
 from hopyard.objects.digests import derive_seed, digest_json
 from hopyard.wording import nearest
 
-Stop: TypeAlias = Literal["first", "last"]
+MixStop: TypeAlias = Literal["first", "last"]
 
 _MOST_ROWS = 1 << 53
 _NARROW = 256  # bytes; such rows are put in order faster by one take of all than a dataset at a time
 
 
 def mix(
-    datasets: Sequence[BaseDataset], weights: Sequence[float] | None = None, *, stop: Stop = "first"
+    datasets: Sequence[BaseDataset], weights: Sequence[float] | None = None, *, stop: MixStop = "first"
 ) -> Mix:
     """Several datasets as one whose stream takes rows from each in proportion to its weight; see :class:`Mix`.
 
@@ -69,12 +69,16 @@ class Mix(BaseDataset):
     """
 
     def __init__(
-        self, datasets: Sequence[BaseDataset], weights: Sequence[float] | None = None, *, stop: Stop = "first"
+        self,
+        datasets: Sequence[BaseDataset],
+        weights: Sequence[float] | None = None,
+        *,
+        stop: MixStop = "first",
     ) -> None:
         self.datasets: list[BaseDataset] = _checked_datasets(datasets)
-        if stop not in get_args(Stop):
+        if stop not in get_args(MixStop):
             raise UsageError(
-                f"stop={stop!r}, but it must be 'first' or 'last'{nearest(str(stop), get_args(Stop), '.')}"
+                f"stop={stop!r}, but it must be 'first' or 'last'{nearest(str(stop), get_args(MixStop), '.')}"
             )
         sizes = [len(dataset) for dataset in self.datasets]
         self._weights = fractions_of(sizes if weights is None else _checked_weights(weights, len(sizes)))
@@ -161,7 +165,7 @@ class Mix(BaseDataset):
         return merge([part for part, _ in parts], [places for _, places in parts], Buffers())
 
 
-class MixStream(Stream):
+class MixStream(EpochStream):
     """The rows of one epoch of a mixture."""
 
     def __init__(
@@ -170,7 +174,9 @@ class MixStream(Stream):
         self._mixture = mixture
         self._wanted = wanted
         self._seed, self._epoch, self._shuffle, self._reach = seed, epoch, shuffle, reach
-        self._streams: dict[int, tuple[int, Stream]] = {}  # of each dataset: its own epoch, and its stream
+        self._streams: dict[
+            int, tuple[int, EpochStream]
+        ] = {}  # of each dataset: its own epoch, and its stream
         self._scratch = _Scratch()
         self._drawn: tuple[int, Picks] | None = None
 
@@ -229,7 +235,7 @@ class MixStream(Stream):
             first += stop - start
         return join(parts, buffers)
 
-    def _stream(self, pick: int, epoch: int) -> Stream:
+    def _stream(self, pick: int, epoch: int) -> EpochStream:
         opened = self._streams.get(pick)
         if opened is not None:
             if opened[0] == epoch:
@@ -254,7 +260,7 @@ class _Scratch(Buffers):
     def reset(self) -> None:
         self._used = 0
 
-    def buffer(self, rows: int, width: int) -> Buffer:
+    def buffer(self, rows: int, width: int) -> AlignedBuffer:
         self._used += 1
         size = rows * width
         if len(self._owners) < self._used:
@@ -263,7 +269,7 @@ class _Scratch(Buffers):
             self._owners[self._used - 1] = np.empty(size + size // 4 + ALIGNMENT, np.uint8)
         owner = self._owners[self._used - 1]
         offset = -owner.ctypes.data % ALIGNMENT
-        return Buffer(owner, offset, np.ndarray((rows, width), np.uint8, owner, offset))
+        return AlignedBuffer(owner, offset, np.ndarray((rows, width), np.uint8, owner, offset))
 
 
 def _places(picks: Picks | Rows) -> list[tuple[int, Rows]]:

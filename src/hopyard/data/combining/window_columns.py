@@ -15,8 +15,8 @@ from hopyard.data.reading.views import Batch, Wanted
 from hopyard.data.schema import Schema
 from hopyard.errors import ColumnError, UsageError
 
-Part: TypeAlias = str | tuple[str, int | slice | Sequence[int]]
-WindowColumns: TypeAlias = Sequence[str] | Mapping[str, Part]
+ColumnPart: TypeAlias = str | tuple[str, int | slice | Sequence[int]]
+WindowColumns: TypeAlias = Sequence[str] | Mapping[str, ColumnPart]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class _Pick:
 
 
 @dataclass(frozen=True)
-class Step:
+class WindowEntry:
     """A step that makes one entry of a batch of windows: the ``rows`` of each of the whole windows called ``key``."""
 
     name: str
@@ -36,7 +36,7 @@ class Step:
     rows: Rows
 
 
-class Parts:
+class ColumnParts:
     """The columns of windows that are parts of a dataset's columns.
 
     Args:
@@ -87,7 +87,7 @@ class Parts:
         """Source and rows of each column, as JSON."""
         return {name: [pick.source, pick.rows.tolist()] for name, pick in self._picks.items()}
 
-    def plan(self, wanted: Wanted) -> tuple[Wanted, list[Step]]:
+    def plan(self, wanted: Wanted) -> tuple[Wanted, list[WindowEntry]]:
         """Columns of the dataset needed for a batch, and the steps that make the batch of them.
 
         Raises:
@@ -107,10 +107,10 @@ class Parts:
             # One column stands side by side with none, but has another shape than by itself.
             key = sources[0] if isinstance(its, str) else "\0".join(("", *sources))
             base[key] = sources[0] if isinstance(its, str) else sources
-            steps.append(Step(name, key, rows))
+            steps.append(WindowEntry(name, key, rows))
         return base, steps
 
-    def chosen(self, batch: Batch, steps: Iterable[Step], buffers: Buffers | None = None) -> Batch:
+    def chosen(self, batch: Batch, steps: Iterable[WindowEntry], buffers: Buffers | None = None) -> Batch:
         """The batch that ``steps`` make of whole windows (n, length, ...); its arrays share no memory."""
         chosen: Batch = {}
         given = set()
@@ -130,7 +130,7 @@ class Parts:
         return chosen
 
 
-def _pick(name: str, part: Part, length: int) -> _Pick:
+def _pick(name: str, part: ColumnPart, length: int) -> _Pick:
     if isinstance(part, str):
         return _Pick(part, np.arange(length))
     source, rows = part if isinstance(part, tuple) and len(part) == 2 else (None, None)

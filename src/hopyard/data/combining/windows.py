@@ -21,12 +21,12 @@ from hopyard.data.combining.stretches import (
     check_time,
     find_stretches,
 )
-from hopyard.data.combining.window_columns import Parts, Step, WindowColumns
+from hopyard.data.combining.window_columns import ColumnParts, WindowColumns, WindowEntry
 from hopyard.data.order import Reach, Rows, epoch_windows
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.mapped import first_rows_of
 from hopyard.data.reading.strings import as_objects
-from hopyard.data.reading.views import Batch, View, Wanted
+from hopyard.data.reading.views import Batch, RowGroupView, Wanted
 from hopyard.data.schema import Schema
 from hopyard.data.stream import WindowStream
 from hopyard.errors import UsageError
@@ -86,7 +86,7 @@ class Windows(BaseDataset):
         self.base = base
         self._offsets = _offsets(length)
         self._columns = columns
-        self._parts = None if columns is None else Parts(base.schema, self.length, columns)
+        self._parts = None if columns is None else ColumnParts(base.schema, self.length, columns)
         self._step = integer("step", step, 1)
         self._time = time
         self._max_gap = _gap(max_gap, time)
@@ -207,12 +207,12 @@ class Windows(BaseDataset):
         """The rows, (windows * length,), of the windows that start at these rows."""
         return np.add.outer(starts, self._offsets).reshape(-1)
 
-    def plan(self, wanted: Wanted) -> tuple[Wanted, list[Step] | None]:
+    def plan(self, wanted: Wanted) -> tuple[Wanted, list[WindowEntry] | None]:
         """Columns of the dataset needed for a batch, and the steps that make the batch of them; None: no steps."""
         return (wanted, None) if self._parts is None else self._parts.plan(wanted)
 
     def stacked(
-        self, batch: Batch, windows: int, steps: list[Step] | None, buffers: Buffers | None = None
+        self, batch: Batch, windows: int, steps: list[WindowEntry] | None, buffers: Buffers | None = None
     ) -> Batch:
         """The rows of so many windows as a batch of windows."""
         whole = {}
@@ -331,7 +331,12 @@ class _WindowView:
     """
 
     def __init__(
-        self, windows: Windows, view: View, runs: Sequence[_Run], moves: Rows, steps: list[Step] | None
+        self,
+        windows: Windows,
+        view: RowGroupView,
+        runs: Sequence[_Run],
+        moves: Rows,
+        steps: list[WindowEntry] | None,
     ) -> None:
         self._windows = windows
         self._view = view

@@ -18,7 +18,7 @@ from hopyard.storage.base import Store
 _log = logging.getLogger("hopyard")
 
 
-class Guard:
+class ChecksumCheck:
     """Compares row groups with their checksums when rows of them are gathered for the first time.
 
     Args:

@@ -1,7 +1,7 @@
 """Pickles as plain data: nothing is imported, and nothing of the pickle's choice is called.
 
-Python's unpickler follows the pickle. A global becomes a ``Symbol``, and its call a ``Record`` of the symbol and the
-arguments; numbers, texts, tuples, lists and dicts are themselves. Opcodes that no schema needs are refused (persistent
+Python's unpickler follows the pickle. A global becomes a ``Symbol``, and its call a ``DeferredCall`` of the symbol and
+the arguments; numbers, texts, tuples, lists and dicts are themselves. Opcodes that no schema needs are refused (persistent
 ids, the registry of extensions, sets), and so are keys of dicts that are no texts or numbers.
 
 It is the unpickler that Python has in Python, which joblib extends, too. The one in C hashes anything that a pickle
@@ -28,7 +28,7 @@ _OPCODES = {
 }  # fmt: skip
 
 
-class Record:
+class DeferredCall:
     """A call that was not made. Classes of records are the symbols that would be called.
 
     Attributes:
@@ -41,7 +41,7 @@ class Record:
     state: Any
     items: list[tuple[Any, Any]]
 
-    def __new__(cls, *arguments: Any) -> Record:  # pickles make objects without calling ``__init__``
+    def __new__(cls, *arguments: Any) -> DeferredCall:  # pickles make objects without calling ``__init__``
         record = super().__new__(cls)
         record.arguments, record.state, record.items = arguments, None, []
         return record
@@ -62,12 +62,12 @@ class Symbol(type):
     name: str
 
     def __new__(cls, module: str, name: str) -> Symbol:
-        symbol = super().__new__(cls, name, (Record,), {})
+        symbol = super().__new__(cls, name, (DeferredCall,), {})
         symbol.module, symbol.name = module, name
         return symbol
 
     def __init__(cls, module: str, name: str) -> None:
-        super().__init__(name, (Record,), {})
+        super().__init__(name, (DeferredCall,), {})
 
     def __str__(cls) -> str:
         return f"{cls.module}.{cls.name}"
@@ -125,7 +125,7 @@ class _Unpickler(pickle._Unpickler):
         """Set keys and values, one after the other, in the dict or record on the stack."""
         pairs = list(zip(flat[::2], flat[1::2], strict=True))
         target = self.stack[-1]
-        if isinstance(target, Record):
+        if isinstance(target, DeferredCall):
             target.items.extend(pairs)
         elif not isinstance(target, dict):
             raise ValueError(f"a {type(target).__name__} stands where a dict is needed")

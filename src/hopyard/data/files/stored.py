@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hopyard.data.cache.format import boot_id
-from hopyard.data.cache.known import DATA, Known, key_of, known
+from hopyard.data.cache.known import DATA, KnownFacts, key_of, known
 from hopyard.data.cache.node import cache_directory
 from hopyard.data.files.checks import MAGIC as SEALED
 from hopyard.data.files.checks import SHORT_END, Checks, damaged_chunks, hash_of, read_checks
@@ -608,7 +608,7 @@ def _identity(path: str | Path, status: os.stat_result) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _known() -> Known:
+def _known() -> KnownFacts:
     """The memory of this machine; where it has no place for one, that of this process."""
     try:
         return known(cache_directory())

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hopyard.data.files.pickled import Record, Symbol, read_pickle
+from hopyard.data.files.pickled import DeferredCall, Symbol, read_pickle
 from hopyard.errors import CorruptError, NotFoundError, StorageError, UnsupportedTypeError, UsageError
 from hopyard.storage.base import Store
 
@@ -143,7 +143,7 @@ def read_unischema(directory: Path) -> dict[str, Field]:
 def parse_unischema(pickled: bytes, where: str) -> dict[str, Field]:
     """The fields of a pickled Unischema; see :func:`read_unischema` for the errors."""
     root = read_pickle(pickled, where)
-    state = root.state if isinstance(root, Record) else None
+    state = root.state if isinstance(root, DeferredCall) else None
     fields = _pairs(state.get("_fields")) if isinstance(state, dict) else None
     if not fields:
         raise _unexpected(where, "it is no Unischema with fields")
@@ -169,7 +169,7 @@ def _pairs(value: Any) -> list[tuple[Any, Any]] | None:
     """The pairs of an ``OrderedDict``, which protocols and Pythons spell in three ways, or of a dict."""
     if isinstance(value, dict):
         return list(value.items())
-    if not isinstance(value, Record) or _name(value.function) != "OrderedDict":
+    if not isinstance(value, DeferredCall) or _name(value.function) != "OrderedDict":
         return None
     given = value.arguments[0] if value.arguments else []
     if not isinstance(given, (list, tuple)) or not all(
@@ -185,7 +185,7 @@ def _name(symbol: Any) -> str:
 
 def _object(value: Any) -> tuple[Symbol | None, tuple[Any, ...]]:
     """The class of an object that would be made, and its arguments."""
-    if not isinstance(value, Record):
+    if not isinstance(value, DeferredCall):
         return None, ()
     function, arguments = value.function, value.arguments
     if function.name == "_reconstructor" and len(arguments) == 3 and isinstance(arguments[0], Symbol):
@@ -224,7 +224,7 @@ def _shape(value: Any, name: str, where: str) -> Shape:
 
 def _dtype(value: Any, name: str, where: str) -> str:
     """The name of a dtype: of a NumPy scalar type, a Python type, or an instance of ``numpy.dtype``."""
-    if isinstance(value, Record) and _name(value.function) == "dtype" and value.arguments:
+    if isinstance(value, DeferredCall) and _name(value.function) == "dtype" and value.arguments:
         value = Symbol("numpy", _from_code(value.arguments[0]))
     if isinstance(value, Symbol):
         if value.module.partition(".")[0] == "numpy" and value.name in _NUMPY:
@@ -259,7 +259,7 @@ def _codec(value: Any, name: str, where: str) -> tuple[str | None, dict[str, Any
         return None, None
     kind, _ = _object(value)
     known = kind is not None and kind.module in {f"{package}.codecs" for package in _PACKAGES}
-    state = value.state if isinstance(value, Record) and isinstance(value.state, dict) else {}
+    state = value.state if isinstance(value, DeferredCall) and isinstance(value.state, dict) else {}
     if kind is not None and known:
         if kind.name in ("NdarrayCodec", "CompressedNdarrayCodec"):
             return kind.name, {}

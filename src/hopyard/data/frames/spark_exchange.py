@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from hopyard.data.frames.spark_progress import run_watched
-from hopyard.data.frames.spark_rows import Rows, answers
+from hopyard.data.frames.spark_rows import SparkRows, answers
 from hopyard.data.frames.spilling import Spilled, spill, write_spilled
 from hopyard.data.preparing.exchange import Exchange, Report
 from hopyard.data.preparing.files import HALF, Writing, Written, heard, told
@@ -37,7 +37,7 @@ class SpilledExchange(Exchange):
         folder: in which that folder is made. It is the driver's; if that dies, the store sweeps it.
     """
 
-    def __init__(self, rows: Sequence[tuple[Rows, Packing]], folder: Path) -> None:
+    def __init__(self, rows: Sequence[tuple[SparkRows, Packing]], folder: Path) -> None:
         self._rows = rows
         self._folder = folder / temporary_name()
         self._folder.mkdir()
@@ -103,7 +103,7 @@ class _SpilledWriter:
 class KeptExchange(Exchange):
     """Packed rows that Spark keeps in memory, on disk where they do not fit, and then shuffles."""
 
-    def __init__(self, rows: Sequence[tuple[Rows, Packing]]) -> None:
+    def __init__(self, rows: Sequence[tuple[SparkRows, Packing]]) -> None:
         from pyspark.storagelevel import StorageLevel
 
         self._packed = [

@@ -15,7 +15,7 @@ import pyarrow as pa
 from hopyard.data.frames.spark_exchange import KeptExchange, SpilledExchange
 from hopyard.data.frames.spark_parquet import parquet_scan
 from hopyard.data.frames.spark_plan import plan_digest
-from hopyard.data.frames.spark_rows import Rows
+from hopyard.data.frames.spark_rows import SparkRows
 from hopyard.data.preparing.exchange import Exchange, Frame, FrameSource, Types
 from hopyard.data.preparing.packing import Packing
 from hopyard.errors import DataError
@@ -56,15 +56,15 @@ class SparkFrame(Frame):
     def plan_key(self) -> str | None:
         return plan_digest(self.data, deterministic=True)
 
-    def rows(self, types: Types) -> Rows:
+    def rows(self, types: Types) -> SparkRows:
         """The rows of columns of these types, as executors read them: vectors as the structs that they are."""
         # PySpark refuses ``mapInArrow`` where a name has a dot; those of batches do not count.
         plain = self._select(list(types)).toDF(*(f"c{number}" for number in range(len(types))))
         scan = parquet_scan(plain, list(types.values()))
         if scan is None:
-            return Rows(plain)
+            return SparkRows(plain)
         tasks = len(scan.parts)
-        return Rows(self.data.sparkSession.range(0, tasks, 1, tasks), scan)
+        return SparkRows(self.data.sparkSession.range(0, tasks, 1, tasks), scan)
 
     def _select(self, names: Sequence[str]) -> Any:
         """The frame with these columns; vectors as the structs that they are, which any client can read."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from hopyard.data.frames.spark_parquet import ParquetScan
 from hopyard.data.frames.spark_progress import run_watched
-from hopyard.data.frames.spark_tasks import OnExecutors, Task
+from hopyard.data.frames.spark_tasks import ArrowTask, OnExecutors
 from hopyard.data.preparing.exchange import Report
 
 Answering: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[bytes]]
@@ -33,7 +33,7 @@ def answers(frame: Any, task: Answering, what: str, report: Report) -> list[byte
     return [row[_RESULT] for row in run_watched(frame.sparkSession, what, report, results.collect)]
 
 
-def mapped(frame: Any, task: Task, schema: str) -> Any:
+def mapped(frame: Any, task: ArrowTask, schema: str) -> Any:
     """The frame of the rows that a task makes of each partition.
 
     Args:
@@ -54,7 +54,7 @@ class _Answers:
 
 
 @dataclass(frozen=True)
-class Rows:
+class SparkRows:
     """The rows of one frame.
 
     Attributes:
@@ -68,7 +68,7 @@ class Rows:
         """Answers of a task over the rows of each partition; see :func:`answers`."""
         return answers(self.frame, _Reading(task, self.scan), what, report)
 
-    def mapped(self, task: Task, schema: str) -> Any:
+    def mapped(self, task: ArrowTask, schema: str) -> Any:
         """The frame of the rows that a task makes of those of each partition; see :func:`mapped`."""
         return mapped(self.frame, _Reading(task, self.scan), schema)
 

@@ -21,20 +21,20 @@ ENVIRONMENT = (
 )
 CANNOT_RUN = "Hopyard cannot run on"
 
-Task: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+ArrowTask: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function for ``mapInArrow``."""
 
 
 class OnExecutors:
     """A task of ``mapInArrow`` that names the machine where it cannot run, and the reason."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: ArrowTask) -> None:
         self._task = task
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return self._task(batches)
 
-    def __reduce__(self) -> tuple[Callable[[], Task], tuple[()]]:
+    def __reduce__(self) -> tuple[Callable[[], ArrowTask], tuple[()]]:
         # Now, and by PySpark's own pickler: it notes which broadcast variables go along, and knows modules that the
         # user has registered with it.
         from pyspark import cloudpickle
@@ -43,11 +43,11 @@ class OnExecutors:
         return _guarded(dumps(self._task), unfitness(hopyard.__version__)), ()
 
 
-def _guarded(task: bytes, unfit: Callable[..., str | None]) -> Callable[[], Task]:
+def _guarded(task: bytes, unfit: Callable[..., str | None]) -> Callable[[], ArrowTask]:
     """A function that returns, on an executor, the task that is pickled here."""
     cannot, advice = CANNOT_RUN, ENVIRONMENT
 
-    def unpickled() -> Task:
+    def unpickled() -> ArrowTask:
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import pickle
             import socket

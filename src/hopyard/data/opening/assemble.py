@@ -20,12 +20,12 @@ from hopyard.data.columns.policies import Policies, checked_schema, nothing_but_
 from hopyard.data.dataset import Dataset
 from hopyard.data.manifest import Fingerprint
 from hopyard.data.opening.filters import matching_rows
-from hopyard.data.opening.foreign import Differences, Files, sample
+from hopyard.data.opening.foreign import Differences, ForeignFiles, sample
 from hopyard.data.opening.survey import Facts, Scan, counted_nulls, survey
 from hopyard.data.ragged import Ragged
 from hopyard.data.recipe.arrow_columns import read_column
 from hopyard.data.recipe.decoding import Decoder, check_decodable, decode_rows, digest_or_random
-from hopyard.data.recipe.recipe import Recipe, Transform, as_batch, transformed
+from hopyard.data.recipe.recipe import CachedTransform, Recipe, as_batch, transformed
 from hopyard.data.schema import Column, Schema, unknown_columns
 from hopyard.errors import CorruptError, DataError, NotFoundError, NullsError, UsageError
 from hopyard.objects.digests import Hasher, digest, digest_json
@@ -41,7 +41,7 @@ _log = logging.getLogger("hopyard")
 
 
 @dataclass(frozen=True)
-class Options:
+class OpeningOptions:
     """Arguments of ``open_dataset`` about the rows; see there."""
 
     columns: Sequence[str] | None = None
@@ -49,7 +49,7 @@ class Options:
     nulls: str = "error"
     ragged: str = "keep"
     decode: Mapping[str, Any] = field(default_factory=dict)
-    cached_transform: Transform | None = None
+    cached_transform: CachedTransform | None = None
     cache: Cache = None
     corrupt: str = "error"
     missing: str = "error"
@@ -120,7 +120,7 @@ def as_cache(cache: Cache) -> NodeCache | Literal[False] | None:
     return cache
 
 
-def assemble(files: Files, options: Options) -> Dataset:
+def assemble(files: ForeignFiles, options: OpeningOptions) -> Dataset:
     """The dataset of these files.
 
     Raises:
@@ -143,10 +143,10 @@ def assemble(files: Files, options: Options) -> Dataset:
 
 
 def _dataset(
-    files: Files,
+    files: ForeignFiles,
     recipe: Recipe,
     names: Sequence[str],
-    options: Options,
+    options: OpeningOptions,
     cache: NodeCache | Literal[False] | None,
 ) -> Dataset:
     schema = recipe.schema.select(names)
@@ -174,7 +174,7 @@ def _dataset(
     )
 
 
-def _kept_groups(files: Files) -> tuple[list[int], list[npt.NDArray[np.uint8] | None]]:
+def _kept_groups(files: ForeignFiles) -> tuple[list[int], list[npt.NDArray[np.uint8] | None]]:
     """Row groups that have rows of the dataset (also row groups without rows), and the rows' bits; None: all rows."""
     groups: list[int] = []
     selected: list[npt.NDArray[np.uint8] | None] = []
@@ -190,7 +190,7 @@ def _kept_groups(files: Files) -> tuple[list[int], list[npt.NDArray[np.uint8] | 
     return groups, selected
 
 
-def _places(files: Files) -> list[tuple[int, int]]:
+def _places(files: ForeignFiles) -> list[tuple[int, int]]:
     """(number of the file, number of the row group) of all row groups."""
     return [
         (number, group)
@@ -200,7 +200,7 @@ def _places(files: Files) -> list[tuple[int, int]]:
 
 
 def _fingerprint(
-    files: Files,
+    files: ForeignFiles,
     recipe: Recipe,
     schema: Schema,
     groups: Sequence[int],
@@ -225,7 +225,7 @@ def _fingerprint(
     return digest_json([before, changes], "hopyard.opened-dataset")
 
 
-def _leave_out_undecodable(dataset: Dataset, files: Files) -> None:
+def _leave_out_undecodable(dataset: Dataset, files: ForeignFiles) -> None:
     """Decode a row of each row group, and with it the row group, which is kept in the cache."""
     groups, _ = _kept_groups(files)
     places, first = _places(files), 0
@@ -254,7 +254,7 @@ def _say_skipped(dataset: Dataset) -> None:
     )
 
 
-def _recipe(files: Files, options: Options) -> Recipe:
+def _recipe(files: ForeignFiles, options: OpeningOptions) -> Recipe:
     stored = files.manifest.schema
     _check_known([*options.decode], stored)
     facts = _facts(files, options)
@@ -267,7 +267,7 @@ def _recipe(files: Files, options: Options) -> Recipe:
     return replace(recipe, digest=_digest(recipe, options))
 
 
-def _digest(recipe: Recipe, options: Options) -> str:
+def _digest(recipe: Recipe, options: OpeningOptions) -> str:
     changes: dict[str, Any] = {
         "filled": sorted(recipe.filled),
         "masked": sorted(recipe.policies.masked) if recipe.policies else [],
@@ -323,7 +323,7 @@ def _check_known(names: Sequence[str], schema: Schema) -> None:
         raise unknown_columns(unknown, schema.names)
 
 
-def _facts(files: Files, options: Options) -> dict[str, Facts]:
+def _facts(files: ForeignFiles, options: OpeningOptions) -> dict[str, Facts]:
     """Facts about columns that may have nulls (and about lists to be padded), read where footers do not tell."""
     facts: dict[str, Facts] = {}
     stored = [column for column in files.manifest.schema if column.name not in files.constants]
@@ -345,14 +345,14 @@ def _facts(files: Files, options: Options) -> dict[str, Facts]:
     return {**facts, **survey(files.scan, files.flats, unknown)}
 
 
-def _must_be_read(column: Column, counted: Facts | None, lists: bool, options: Options) -> bool:
+def _must_be_read(column: Column, counted: Facts | None, lists: bool, options: OpeningOptions) -> bool:
     if lists and (options.ragged == "pad" or (options.ragged == "error" and column.kind == "ragged")):
         return True
     return counted is None and options.nulls != "error"
 
 
 def _policies(
-    files: Files, options: Options, facts: Mapping[str, Facts]
+    files: ForeignFiles, options: OpeningOptions, facts: Mapping[str, Facts]
 ) -> tuple[Policies, Schema, frozenset[str]]:
     """The policies, the schema of the stored columns as settled by the facts, and the columns that may hold nulls."""
     stored: list[Column] = []
@@ -395,7 +395,7 @@ def _policies(
     )
 
 
-def _times(files: Files) -> frozenset[str]:
+def _times(files: ForeignFiles) -> frozenset[str]:
     """Columns that the files hold as dates, times or durations."""
     return frozenset(name for name, flat in files.flats[0].items() if pa.types.is_temporal(flat.type))
 
@@ -410,11 +410,11 @@ def _settled(column: Column, facts: Facts | None) -> Column:
     return Column(column.name, "ragged", column.dtype, element)
 
 
-def _listed(files: Files) -> str:
+def _listed(files: ForeignFiles) -> str:
     return some_names([file.name for file in files.scan.files], 3)
 
 
-def _with_decoders(recipe: Recipe, files: Files, options: Options) -> Recipe:
+def _with_decoders(recipe: Recipe, files: ForeignFiles, options: OpeningOptions) -> Recipe:
     if not options.decode:
         return recipe
     decoders = {name: Decoder.of(given) for name, given in options.decode.items()}
@@ -431,7 +431,7 @@ def _with_decoders(recipe: Recipe, files: Files, options: Options) -> Recipe:
     return replace(recipe, decoders=decoders, schema=checked_schema(list(columns.values())))
 
 
-def _with_transform(recipe: Recipe, files: Files, options: Options) -> Recipe:
+def _with_transform(recipe: Recipe, files: ForeignFiles, options: OpeningOptions) -> Recipe:
     """The recipe with the transform; its columns are as the transform makes them of the first rows."""
     if options.cached_transform is None:
         return recipe

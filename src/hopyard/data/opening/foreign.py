@@ -36,7 +36,7 @@ _ENCODED_ROWS_OF_A_SAMPLE = 16
 
 
 @dataclass(frozen=True)
-class Files:
+class ForeignFiles:
     """The Parquet files of one dataset and their columns.
 
     Attributes:
@@ -85,7 +85,7 @@ def foreign_files(
     skip: bool = False,
     columns: Sequence[str] | None = None,
     differences: Differences = Differences(),
-) -> Files:
+) -> ForeignFiles:
     """Parquet files without a manifest: it is made here, one file after another.
 
     Nothing but footers is read (and some rows of columns that hold lists). The fingerprint is of the content of the
@@ -142,7 +142,7 @@ def foreign_files(
     entries = of_each(store, names, found, lambda pair: _entry(*pair))
     manifest = Manifest("train", "", Schema(common.values()), tuple(entries))
     fingerprint = Fingerprint(partial(_fingerprint, entries, dict(constants), chosen))
-    return Files(store, manifest, scan, flats, fingerprint, constants, varied=varied)
+    return ForeignFiles(store, manifest, scan, flats, fingerprint, constants, varied=varied)
 
 
 def _check_dtypes(
@@ -199,7 +199,7 @@ def _fingerprint(
     return digest_json([*identity, *more], "hopyard.parquet-files")
 
 
-def files_of(dataset: Dataset, skip: bool = False, columns: Sequence[str] | None = None) -> Files:
+def files_of(dataset: Dataset, skip: bool = False, columns: Sequence[str] | None = None) -> ForeignFiles:
     """The files of a dataset whose recipe changes nothing, with only its rows and columns selected."""
     manifest, recipe = dataset.manifest, dataset.recipe
     files = [open_entry(dataset.store, entry) for entry in manifest.files]
@@ -219,7 +219,7 @@ def files_of(dataset: Dataset, skip: bool = False, columns: Sequence[str] | None
     _check_known(columns or (), manifest.schema.names)
     schema = manifest.schema.select(_wanted(columns, manifest.schema.names))
     flats = [flat_columns(file.footer.schema.to_arrow_schema()) for file in files]
-    return Files(
+    return ForeignFiles(
         dataset.store, replace(manifest, schema=schema), scan, _completed(flats, recipe.varied),
         dataset.lazy_fingerprint, recipe.constants, dataset.prepared, recipe.varied,
     )  # fmt: skip

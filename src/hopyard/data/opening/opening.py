@@ -14,9 +14,9 @@ from hopyard.data.files.hive import is_hidden
 from hopyard.data.files.unfinished import refuse_leftovers
 from hopyard.data.files.unischema import local_directory, warn_of_encoded
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
-from hopyard.data.opening.assemble import Cache, Options, as_cache, assemble
-from hopyard.data.opening.foreign import Files, files_of, foreign_files
-from hopyard.data.recipe.recipe import Transform
+from hopyard.data.opening.assemble import Cache, OpeningOptions, as_cache, assemble
+from hopyard.data.opening.foreign import ForeignFiles, files_of, foreign_files
+from hopyard.data.recipe.recipe import CachedTransform
 from hopyard.errors import DataError, InvalidNameError, NotFoundError, UsageError
 from hopyard.storage import open_store
 from hopyard.storage.base import Store, has_root
@@ -37,7 +37,7 @@ def open_dataset(
     nulls: Literal["error", "fill", "mask"] = "error",
     ragged: Literal["error", "keep", "pad"] = "keep",
     decode: Mapping[str, Any] | None = None,
-    cached_transform: Transform | None = None,
+    cached_transform: CachedTransform | None = None,
     cache: Cache = None,
     corrupt: Literal["error", "skip"] = "error",
     missing: Literal["error", "null"] = "error",
@@ -90,7 +90,7 @@ def open_dataset(
         raise UsageError(
             f"split={split!r}, but it must be 'train' or 'val'{nearest(str(split), _SPLITS, '.')}"
         )
-    options = Options(
+    options = OpeningOptions(
         columns, filters, nulls, ragged, decode or {}, cached_transform, cache, corrupt, missing, widen,
         tuple(depends_on) if isinstance(depends_on, (list, tuple)) else depends_on,
     )  # fmt: skip
@@ -117,7 +117,7 @@ def _check_paths(data: Any) -> None:
         )
 
 
-def _from_url(url: str, split: str, options: Options) -> Dataset:
+def _from_url(url: str, split: str, options: OpeningOptions) -> Dataset:
     """The dataset in a store, or Parquet files there, if the URL names them, or a directory as no store is called."""
     if not is_wild(url) and not is_any(url, (*PARQUET, *CSV)):
         with contextlib.suppress(InvalidNameError):
@@ -125,7 +125,7 @@ def _from_url(url: str, split: str, options: Options) -> Dataset:
     return _from_files(find_data(url), options)
 
 
-def _from_files(found: Sequence[FoundFile], options: Options) -> Dataset:
+def _from_files(found: Sequence[FoundFile], options: OpeningOptions) -> Dataset:
     other = [str(file) for file in found if not is_any(file.name, PARQUET)]
     if other:
         raise DataError(
@@ -146,7 +146,7 @@ def _from_files(found: Sequence[FoundFile], options: Options) -> Dataset:
     return assemble(files, options)
 
 
-def _reopened(dataset: Dataset, options: Options) -> Dataset:
+def _reopened(dataset: Dataset, options: OpeningOptions) -> Dataset:
     """The dataset with more asked of it."""
     if options.change_nothing:
         if options.cache is None:
@@ -162,7 +162,7 @@ def _reopened(dataset: Dataset, options: Options) -> Dataset:
     return assemble(files_of(dataset, options.skip, options.stored), options)
 
 
-def _from_store(store: Store, split: str, options: Options) -> Dataset:
+def _from_store(store: Store, split: str, options: OpeningOptions) -> Dataset:
     """The newest dataset of the split below ``store``, or the one in ``store`` itself.
 
     Parquet that others wrote is a dataset where a user named its folder: as the store, or as its train_path or
@@ -218,7 +218,7 @@ def _manifest(place: Store, name: str) -> Manifest:
     return Manifest.from_bytes(place.get(name), f"{place.url}/{name}")
 
 
-def _foreign_in(place: Store, names: Sequence[str], options: Options) -> Files:
+def _foreign_in(place: Store, names: Sequence[str], options: OpeningOptions) -> ForeignFiles:
     """Files below a store, by their paths if they have some: others named them, maybe as no store would."""
     directory = place.path(MANIFEST_NAME)
     if directory is None:
@@ -228,7 +228,7 @@ def _foreign_in(place: Store, names: Sequence[str], options: Options) -> Files:
     return foreign_files(None, paths, names, options.skip, options.stored, options.differences)
 
 
-def _say_if_petastorm(place: Store, files: Files, options: Options) -> None:
+def _say_if_petastorm(place: Store, files: ForeignFiles, options: OpeningOptions) -> None:
     encoded = [column.name for column in files.manifest.schema if column.kind == "bytes"]
     warn_of_encoded(place, place.url, [name for name in encoded if name not in options.decode])
 

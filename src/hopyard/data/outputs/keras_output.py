@@ -8,15 +8,15 @@ from typing import Any, TypeAlias
 
 import keras
 
-from hopyard.data.contract import Stream
-from hopyard.data.loader import Loader, Step
+from hopyard.data.contract import EpochStream
+from hopyard.data.loader import BatchSpan, Loader
 from hopyard.errors import UsageError
 
-Names: TypeAlias = str | Sequence[str] | Mapping[str, str | Sequence[str]]
+ColumnNames: TypeAlias = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 """A column; several, as a dict by name; or, as ``loader(columns=)`` takes them, some of them side by side."""
 
 
-def columns_of(*groups: Names | None) -> dict[str, str | tuple[str, ...]]:
+def columns_of(*groups: ColumnNames | None) -> dict[str, str | tuple[str, ...]]:
     """Columns that a loader must give for all of these groups, by the names that Keras sees."""
     columns: dict[str, str | tuple[str, ...]] = {}
     for group in groups:
@@ -29,7 +29,7 @@ def columns_of(*groups: Names | None) -> dict[str, str | tuple[str, ...]]:
     return columns
 
 
-def _named(group: Names | None) -> dict[str, str | tuple[str, ...]]:
+def _named(group: ColumnNames | None) -> dict[str, str | tuple[str, ...]]:
     if group is None:
         return {}
     if isinstance(group, str):
@@ -56,8 +56,8 @@ class KerasDataset(keras.utils.PyDataset):  # type: ignore[misc]
     def __init__(
         self,
         loader: Loader,
-        inputs: Names,
-        labels: Names | None = None,
+        inputs: ColumnNames,
+        labels: ColumnNames | None = None,
         weights: str | None = None,
         workers: int = 1,
         max_queue_size: int = 10,
@@ -66,7 +66,7 @@ class KerasDataset(keras.utils.PyDataset):  # type: ignore[misc]
         self._loader = loader
         self._groups = [group for group in (inputs, labels, weights) if group is not None]
         self._lock = threading.Lock()
-        self._stream: Stream | None = None
+        self._stream: EpochStream | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -96,7 +96,7 @@ class KerasDataset(keras.utils.PyDataset):  # type: ignore[misc]
             for group in self._groups
         )
 
-    def _read(self, step: Step) -> Any:
+    def _read(self, step: BatchSpan) -> Any:
         assert self._stream is not None
         first, last = step
         return self._loader.finished(

@@ -2,7 +2,7 @@
 
 Lightning and Accelerate accept a DataLoader, read its parts, and build another one from them. All that
 a loader does is therefore in its parts too: ``batch_sampler`` gives positions of the stream, ``dataset``
-reads them, and both share one :class:`Reading`. Iterated directly, none of this is in the way.
+reads them, and both share one :class:`SharedLoader`. Iterated directly, none of this is in the way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Sampler, SequentialSampler
 
-from hopyard.data.contract import Stream
+from hopyard.data.contract import EpochStream
 from hopyard.data.loader import Loader, not_by_number
 from hopyard.data.outputs.accelerate_progress import steps_used
 from hopyard.data.outputs.torch_transfer import HostBuffers, ahead_on_cuda, as_host_tensors, to_device
@@ -49,7 +49,7 @@ class Places(Sequence[int]):
         return [*self, *more]
 
 
-class Reading:
+class SharedLoader:
     """The loader that batch sampler and dataset share."""
 
     loader: Loader
@@ -63,7 +63,7 @@ class Reading:
 class _FollowsEpochs(Sampler[int]):
     """A sampler that frameworks call before an epoch, and recognise the order by. Its indices are not used."""
 
-    def __init__(self, reading: Reading, *arguments: Any, **more: Any) -> None:
+    def __init__(self, reading: SharedLoader, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._reading = reading
 
@@ -84,7 +84,7 @@ class _OfRank(_FollowsEpochs, DistributedSampler[Any]):
     pass
 
 
-class Steps:
+class StepSampler:
     """A batch sampler: for every batch its :class:`Places`. Each iteration is the loader's next epoch.
 
     Args:
@@ -96,7 +96,7 @@ class Steps:
         self.sampler = sampler
         self.batch_size = batch_size
         self.drop_last = drop_last
-        self.reading: Reading = Reading()
+        self.reading: SharedLoader = SharedLoader()
 
     def __len__(self) -> int:
         return len(self.reading.loader)
@@ -114,9 +114,9 @@ class Steps:
 class StreamDataset(torch.utils.data.Dataset[Any]):
     """The rows that :class:`Places` name. Pickles; every process opens a stream of its own."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: SharedLoader) -> None:
         self.reading = reading
-        self._stream: tuple[int, Stream] | None = None
+        self._stream: tuple[int, EpochStream] | None = None
 
     def __len__(self) -> int:
         return len(self.reading.loader.dataset)
@@ -137,7 +137,7 @@ class StreamDataset(torch.utils.data.Dataset[Any]):
         ]
         return loader.finished(join(parts, loader.buffers), places[0] // rows, places[0] % rows)
 
-    def _stream_of(self, epoch: int) -> Stream:
+    def _stream_of(self, epoch: int) -> EpochStream:
         if self._stream is None or self._stream[0] != epoch:
             if self._stream is not None:
                 self._stream[1].close()
@@ -192,9 +192,11 @@ class TorchLoader(DataLoader[Any]):
         drop_last = loader.tail == "drop"
         steps: Any = batch_sampler
         if steps is None:
-            steps = Steps(None, loader.batch_size, drop_last)
-        self._watched = type(steps) is not Steps  # a framework wants to see what the batch sampler gives
-        self._reading: Reading = steps.reading
+            steps = StepSampler(None, loader.batch_size, drop_last)
+        self._watched = (
+            type(steps) is not StepSampler
+        )  # a framework wants to see what the batch sampler gives
+        self._reading: SharedLoader = steps.reading
         self._reading.loader = loader
         for name in ("batch_size", "shuffle", "drop_last"):  # the loader knows them
             options.pop(name, None)
@@ -312,7 +314,7 @@ def torch_loader(
     if pin_memory or on_gpu:
         host = HostBuffers(pinned=True, arrow_strings=loader.buffers.arrow_strings)
         loader = loader.changed(convert=as_host_tensors, buffers=host)
-    reading = Reading()
+    reading = SharedLoader()
     reading.loader = loader
     # Where a framework builds a plain DataLoader from the parts, `pin_memory` finds the batches pinned already.
     return TorchLoader(StreamDataset(reading), device=target, pin_memory=pin_memory, collate_fn=_as_it_is)

@@ -33,7 +33,7 @@ def _as_tensor(values: Any) -> Any:
     return torch.from_numpy(values)
 
 
-class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
+class MapStyleDataset(torch.utils.data.Dataset[dict[str, Any]]):
     """A map-style dataset: item i is row i, a dict of tensors (strings and bytes stay as they are).
 
     A list of row numbers gives a batch of these rows, which is what a ``BatchSampler`` asks for:

@@ -10,7 +10,7 @@ import torch
 
 from hopyard.data.outputs.torch_output import as_tensors
 from hopyard.data.ragged import Ragged
-from hopyard.data.reading.buffers import Buffer, Buffers
+from hopyard.data.reading.buffers import AlignedBuffer, Buffers
 from hopyard.data.reading.views import Batch
 
 
@@ -31,10 +31,10 @@ class HostBuffers(Buffers):
         super().__init__(arrow_strings)
         self._pinned = pinned
 
-    def buffer(self, rows: int, width: int) -> Buffer:
+    def buffer(self, rows: int, width: int) -> AlignedBuffer:
         # The allocator's blocks begin at multiples of 64 bytes.
         owner = torch.empty(rows * width, dtype=torch.uint8, pin_memory=self._pinned).numpy()
-        return Buffer(owner, 0, owner.reshape(rows, width))
+        return AlignedBuffer(owner, 0, owner.reshape(rows, width))
 
 
 def as_host_tensors(batch: Batch, pinned: bool = True) -> Batch:

@@ -24,7 +24,7 @@ from hopyard.data.preparing.survey import Survey
 from hopyard.data.schema import Column
 from hopyard.data.sources.base import Batch, Source
 from hopyard.data.sources.collect import pick
-from hopyard.data.sources.frame_batches import Reading, columns_of_types, flat_paths
+from hopyard.data.sources.frame_batches import FrameReading, columns_of_types, flat_paths
 
 Report = Callable[[float], None]
 """Called with the share of a phase that is done, 0 to 1."""
@@ -115,8 +115,8 @@ class FrameSource(Source):
         return {name: self._types[name] for name in self.roots}
 
     @property
-    def reading(self) -> Reading:
-        return Reading(tuple(self.columns), tuple(self.roots), self.frame.vectors & set(self.columns))
+    def reading(self) -> FrameReading:
+        return FrameReading(tuple(self.columns), tuple(self.roots), self.frame.vectors & set(self.columns))
 
     def layout(self) -> tuple[Column, ...]:
         """Names, kinds and dtypes of the columns; lists are ``"ragged"``.

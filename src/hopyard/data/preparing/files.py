@@ -15,7 +15,7 @@ from hopyard.data.columns.columns import ColumnData
 from hopyard.data.columns.policies import Policies
 from hopyard.data.manifest import FileEntry
 from hopyard.data.order import Rows
-from hopyard.data.preparing.packing import ORDER, Layout, in_order, unpack
+from hopyard.data.preparing.packing import ORDER, PackedLayout, in_order, unpack
 from hopyard.data.preparing.statistics import Statistics
 from hopyard.data.preparing.survey import ORDER_BITS
 from hopyard.data.preparing.write import SplitWriter
@@ -45,7 +45,7 @@ def group_size(rows: int, row_bytes: float, most: int = GROUP_BYTES) -> int:
 
 
 @dataclass(frozen=True)
-class Files:
+class SplitFiles:
     """The files of one split: rows are dealt to them by their place in the order.
 
     Attributes:
@@ -57,7 +57,7 @@ class Files:
     groups: int
 
     @classmethod
-    def of(cls, rows: int, row_bytes: float) -> Files:
+    def of(cls, rows: int, row_bytes: float) -> SplitFiles:
         """The files for about so many rows; row groups are a multiple of 24 if that is possible."""
         if not rows:
             return cls(0, 0)
@@ -80,11 +80,11 @@ class Writing:
         cut: rows with lower numbers for the split are for validation.
     """
 
-    layout: Layout
+    layout: PackedLayout
     shapes: Mapping[str, Column]
     policies: Policies
     stores: tuple[Store, Store]
-    files: tuple[Files, Files]
+    files: tuple[SplitFiles, SplitFiles]
     cut: int
 
     @property

@@ -14,11 +14,11 @@ from hopyard.data.columns.columns import ColumnData, as_expected
 from hopyard.data.order import Rows, mix
 from hopyard.data.preparing.exchange import Exchange, Report
 from hopyard.data.preparing.files import Writing, Written
-from hopyard.data.preparing.packing import Layout, in_order, packed, placed
+from hopyard.data.preparing.packing import PackedLayout, in_order, packed, placed
 from hopyard.data.preparing.split import check_flags, warn_of_equal
 from hopyard.data.preparing.survey import ORDER_BITS, Survey
 from hopyard.data.preparing.write import SplitWriter
-from hopyard.data.sources.collect import Collected
+from hopyard.data.sources.collect import SourceFindings
 from hopyard.data.sources.hashing import row_sums
 
 _LOW = np.uint64(0xFFFFFFFF)
@@ -34,7 +34,7 @@ class _Frame:
         seed: of the order.
     """
 
-    collected: Collected
+    collected: SourceFindings
     part: int | str | float
     seed: int
 
@@ -66,7 +66,9 @@ class HereExchange(Exchange):
         seed: of the order.
     """
 
-    def __init__(self, collected: Sequence[Collected], parts: Sequence[int | str | float], seed: int) -> None:
+    def __init__(
+        self, collected: Sequence[SourceFindings], parts: Sequence[int | str | float], seed: int
+    ) -> None:
         if len(collected) > 1:
             train, val = collected
             val = _as_other(val, train)
@@ -114,14 +116,14 @@ class HereExchange(Exchange):
         self._frames = []
 
 
-def _as_other(mine: Collected, other: Collected) -> Collected:
+def _as_other(mine: SourceFindings, other: SourceFindings) -> SourceFindings:
     """The rows, with columns that hold no value as those of the other."""
     columns = {
         name: as_expected(data, other.schema[name]) if name in other.schema else data
         for name, data in (mine.columns or {}).items()
     }
     schema = {name: data.column for name, data in columns.items()}
-    return Collected(mine.content.with_types(schema), schema, mine.hashes, columns)
+    return SourceFindings(mine.content.with_types(schema), schema, mine.hashes, columns)
 
 
 def _report(report: Report, before: int, rows: int, written: int) -> None:
@@ -129,7 +131,7 @@ def _report(report: Report, before: int, rows: int, written: int) -> None:
 
 
 def _sorted(
-    layout: Layout, columns: Mapping[str, ColumnData], order: npt.NDArray[np.int64], chosen: Rows
+    layout: PackedLayout, columns: Mapping[str, ColumnData], order: npt.NDArray[np.int64], chosen: Rows
 ) -> Rows:
     """The ``chosen`` rows in the order of the dataset, by their places; see :func:`in_order`."""
     places = order[chosen]
@@ -154,7 +156,11 @@ def _ties(values: npt.NDArray[Any]) -> Rows:
 
 
 def _settle(
-    layout: Layout, columns: Mapping[str, ColumnData], places: npt.NDArray[np.int64], rows: Rows, tied: Rows
+    layout: PackedLayout,
+    columns: Mapping[str, ColumnData],
+    places: npt.NDArray[np.int64],
+    rows: Rows,
+    tied: Rows,
 ) -> None:
     """Sort rows that have one place, if they differ: most have because they are equal."""
     hashes = np.empty(len(tied), np.uint64)

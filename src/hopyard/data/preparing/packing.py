@@ -21,12 +21,12 @@ from hopyard.data.columns.columns import ColumnData, as_ragged, check_lengths, e
 from hopyard.data.preparing.survey import Survey, places, split_numbers
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column
-from hopyard.data.sources.frame_batches import Reading
+from hopyard.data.sources.frame_batches import FrameReading
 from hopyard.data.sources.hashing import Hashes, content_hashes
 from hopyard.data.sparse import pair_dtype
 from hopyard.errors import DataError, HopyardError
 
-Part: TypeAlias = npt.NDArray[np.uint8] | Ragged
+PackedPart: TypeAlias = npt.NDArray[np.uint8] | Ragged
 """Bytes of n rows: (n, width), or of different lengths."""
 
 ORDER, PART, FIXED = "hopyard_order", "hopyard_part", "hopyard_fixed"
@@ -37,7 +37,7 @@ _PIECE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Layout:
+class PackedLayout:
     """Places of columns in packed rows.
 
     Attributes:
@@ -87,8 +87,8 @@ class Packing:
         seed: of the order.
     """
 
-    reading: Reading
-    layout: Layout
+    reading: FrameReading
+    layout: PackedLayout
     part: int | str | float
     seed: int
 
@@ -165,7 +165,7 @@ def placed(
     )
 
 
-def in_order(layout: Layout, rows: pa.Table) -> npt.NDArray[np.int64]:
+def in_order(layout: PackedLayout, rows: pa.Table) -> npt.NDArray[np.int64]:
     """The positions of packed rows in the order of the dataset: those in one place by their bytes."""
     keys = [(name, "ascending") for name in layout.names if name != PART]
     if len(pc.unique(rows[ORDER])) == rows.num_rows:
@@ -174,13 +174,13 @@ def in_order(layout: Layout, rows: pa.Table) -> npt.NDArray[np.int64]:
     return order
 
 
-def packed(layout: Layout, columns: Mapping[str, ColumnData], order: npt.NDArray[np.int64]) -> pa.Table:
+def packed(layout: PackedLayout, columns: Mapping[str, ColumnData], order: npt.NDArray[np.int64]) -> pa.Table:
     """Rows in these places, as they are compared."""
     parts = _bytes(layout, columns, len(order))
     return pa.table([_numbers(order), *map(_binary, parts)], [ORDER, *layout.names[2:]])
 
 
-def _bytes(layout: Layout, columns: Mapping[str, ColumnData], rows: int) -> list[Part]:
+def _bytes(layout: PackedLayout, columns: Mapping[str, ColumnData], rows: int) -> list[PackedPart]:
     width = max((stop for _, _, stop in layout.fixed), default=len(layout.columns))
     fixed = np.zeros((rows, width), np.uint8)
     for number, column in enumerate(layout.columns):
@@ -200,7 +200,7 @@ def _pieces(batch: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch | pa.Ta
         yield batch.slice(start, step)
 
 
-def _row_bytes(data: ColumnData) -> Part:
+def _row_bytes(data: ColumnData) -> PackedPart:
     values = data.values
     if isinstance(values, np.ndarray) and data.missing is None:
         return np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
@@ -216,7 +216,7 @@ def _numbers(values: npt.NDArray[Any]) -> pa.Array:
     )
 
 
-def _binary(part: Part) -> pa.Array:
+def _binary(part: PackedPart) -> pa.Array:
     if isinstance(part, Ragged):
         values, offsets = part.values, part.offsets.astype(np.int32)
     else:
@@ -225,7 +225,7 @@ def _binary(part: Part) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(part), buffers)
 
 
-def unpack(layout: Layout, shapes: Mapping[str, Column], table: pa.Table) -> dict[str, ColumnData]:
+def unpack(layout: PackedLayout, shapes: Mapping[str, Column], table: pa.Table) -> dict[str, ColumnData]:
     """The columns of packed rows.
 
     Args:

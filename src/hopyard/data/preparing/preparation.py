@@ -20,9 +20,9 @@ from hopyard.data.dataset import Dataset
 from hopyard.data.files.unfinished import written_sizes
 from hopyard.data.manifest import Manifest
 from hopyard.data.preparing.exchange import Exchange, FrameSource
-from hopyard.data.preparing.files import Files, Writing, Written, of_split, rows_and_sum
+from hopyard.data.preparing.files import SplitFiles, Writing, Written, of_split, rows_and_sum
 from hopyard.data.preparing.here import HereExchange
-from hopyard.data.preparing.packing import Layout, Packing
+from hopyard.data.preparing.packing import PackedLayout, Packing
 from hopyard.data.preparing.plans import PlanIndex
 from hopyard.data.preparing.prepared import Prepared, check_labels, find_prepared, publish, split_stores
 from hopyard.data.preparing.request import Request, Watch
@@ -131,7 +131,7 @@ class Preparation:
         layouts = [_layout(source, request.split_column, sparse) for source in self._frames]
         if len(layouts) > 1:
             _check_alike(*layouts)
-        layout = Layout(layouts[0])  # of both: one may have its columns in another order
+        layout = PackedLayout(layouts[0])  # of both: one may have its columns in another order
         packings = [
             (
                 source.frame,
@@ -173,9 +173,9 @@ class Preparation:
             whole.row_bytes(column.name) if column.stored_width is None else column.stored_width
             for column in policies.schema
         )
-        files = Files.of(rows - val_rows, row_bytes), Files.of(val_rows, row_bytes)
+        files = SplitFiles.of(rows - val_rows, row_bytes), SplitFiles.of(val_rows, row_bytes)
         shapes = {name: data.column for name, data in whole.samples(names).items()}
-        layout = Layout(tuple(whole.content.found[name].column for name in names))
+        layout = PackedLayout(tuple(whole.content.found[name].column for name in names))
         stores = split_stores(self._store, fingerprint)
         writing = Writing(layout, shapes, policies, stores, files, cut)
         self._accept(files[0].count * files[0].groups)

@@ -16,7 +16,7 @@ from hopyard.data.preparing.exchange import FrameSource
 from hopyard.data.preparing.prepared import check_labels
 from hopyard.data.preparing.split import check_share, warn_of_overlap
 from hopyard.data.schema import unknown_columns
-from hopyard.data.sources.collect import Collected
+from hopyard.data.sources.collect import SourceFindings
 from hopyard.data.sources.sources import Source, as_source
 from hopyard.errors import DataError, UsageError
 from hopyard.objects.digests import digest_json
@@ -84,7 +84,7 @@ class Request:
                 return None
         return self.fingerprint_of(train, val)
 
-    def collect(self, spool: Path | None) -> tuple[Collected, Collected | None]:
+    def collect(self, spool: Path | None) -> tuple[SourceFindings, SourceFindings | None]:
         """All rows of both sources; see ``Source.collect``."""
         train = self.source.collect(spool)
         if self.val is None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from hopyard.data.columns.columns import ColumnData, empty_data
 from hopyard.data.columns.policies import Columns, Nulls
 from hopyard.data.ragged import Ragged, offsets_of
-from hopyard.data.sources.content import WORD, Content, Found, sum_of
+from hopyard.data.sources.content import WORD, ColumnFindings, RowFindings, sum_of
 from hopyard.data.sources.frame_batches import unequal_vectors
 from hopyard.data.sources.hashing import Hashes, keyed
 from hopyard.data.sparse import pair_dtype
@@ -107,7 +107,7 @@ class Survey:
     """
 
     def __init__(self, share: float | None = None) -> None:
-        self.content: Content = Content()
+        self.content: RowFindings = RowFindings()
         self.split: SplitCounts = SplitCounts(share)
         self.order_sum: int = 0
         self.error: HopyardError | None = None
@@ -146,7 +146,7 @@ class Survey:
         return {name: _sample(self.content.found[name]) for name in names}
 
 
-def _sample(found: Found) -> ColumnData:
+def _sample(found: ColumnFindings) -> ColumnData:
     column, missing = found.column, np.arange(3 if found.missing else 2) == 2
     rows = len(missing)
     if column.sparse:
@@ -169,7 +169,7 @@ def _sample(found: Found) -> ColumnData:
     return ColumnData(column.name, "ragged", Ragged(elements, offsets), missing)
 
 
-def _sparse_sample(found: Found, missing: npt.NDArray[np.bool_]) -> ColumnData:
+def _sparse_sample(found: ColumnFindings, missing: npt.NDArray[np.bool_]) -> ColumnData:
     shortest, longest = found.shortest or 0, found.longest or 0
     if shortest != longest:
         raise unequal_vectors(found.column.name, shortest, longest)

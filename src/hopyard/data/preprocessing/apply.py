@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from hopyard.data.preprocessing.base import Columns, Fitting, Missing, State, Step, is_text
+from hopyard.data.preprocessing.base import Columns, FittedState, Fitting, Missing, Step, is_text
 from hopyard.data.ragged import Ragged
 from hopyard.errors import DataError, UsageError
 from hopyard.objects.digests import digest
@@ -113,7 +113,7 @@ class _Fitted(Fitting):
         else:
             self._batches.append(rows)
 
-    def result(self) -> State:
+    def result(self) -> FittedState:
         if not self._partial and not (is_layer(self._made) and not _adapts(self._made)):
             rows = (
                 pd.concat(self._batches, ignore_index=True)
@@ -136,7 +136,7 @@ class _Fitted(Fitting):
 
 
 @dataclass(frozen=True)
-class Applied(State):
+class Applied(FittedState):
     """Attributes: step: as given; transformer: its fitted copy."""
 
     step: Apply

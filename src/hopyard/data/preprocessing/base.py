@@ -2,8 +2,8 @@
 
 * **Training rows only.** A fitting sees each training row once, in batches whose bounds depend on the dataset alone, so
   that the state is the same for any partitions, workers and batch sizes of training.
-* **Nothing but the state.** ``State.apply`` is a pure function of the state and of the batch: rows come out in their
-  order, each independent of the others. A state pickles.
+* **Nothing but the state.** ``FittedState.apply`` is a pure function of the state and of the batch: rows come out in
+  their order, each independent of the others. A state pickles.
 * **Missing values** reach a step beside its columns, as bool arrays. A step with ``fills = True`` gives a value for
   each of them, and later steps find none; other steps leave missing rows out of the fitting.
 """
@@ -26,7 +26,7 @@ Missing: TypeAlias = Mapping[str, npt.NDArray[np.bool_]]
 """Column -> (n,) bool, True where the row is null; columns without null rows may be left out."""
 
 
-class State(ABC):
+class FittedState(ABC):
     """The state of a fitted step: all that it has learned from the training rows.
 
     Attributes:
@@ -52,7 +52,7 @@ class Fitting(ABC):
         """Learn from the next rows. Raises DataError where a column holds values that the step does not take."""
 
     @abstractmethod
-    def result(self) -> State:
+    def result(self) -> FittedState:
         """The state, after all rows. Raises DataError where they do not suffice."""
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hopyard.checks import choice, integer
-from hopyard.data.preprocessing.base import Columns, Fitting, Missing, State, Step, present_rows
+from hopyard.data.preprocessing.base import Columns, FittedState, Fitting, Missing, Step, present_rows
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.strings import Coded, as_objects
 from hopyard.errors import DataError, UsageError
@@ -86,7 +86,7 @@ class _Counting(Fitting):
             for pair in pc.value_counts(values).to_pylist():
                 counts[pair["values"]] += pair["counts"]
 
-    def result(self) -> State:
+    def result(self) -> FittedState:
         return Categories(
             {name: self._known(name, counts) for name, counts in self._counts.items()}, self._step.unknown
         )
@@ -104,7 +104,7 @@ class _Counting(Fitting):
 
 
 @dataclass(frozen=True)
-class Categories(State):
+class Categories(FittedState):
     """Attributes: known: of each column, the categories whose numbers are 1, 2, ...; unknown: as of ``Category``."""
 
     known: dict[str, pa.Array]

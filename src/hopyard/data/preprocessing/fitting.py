@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from hopyard.data.base import BaseDataset, Partitioned
 from hopyard.data.cache.node import NodeCache
-from hopyard.data.contract import Stream
+from hopyard.data.contract import EpochStream
 from hopyard.data.order import Reach, Rows
 from hopyard.data.preparing.prepared import check_filled
-from hopyard.data.preprocessing.base import State, Step
+from hopyard.data.preprocessing.base import FittedState, Step
 from hopyard.data.preprocessing.category import Categories
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.buffers import Buffers
@@ -173,7 +173,7 @@ class FittedSteps:
     """
 
     steps: Steps
-    states: tuple[State, ...]
+    states: tuple[FittedState, ...]
     columns: Mapping[str, Column]
     digest: str
 
@@ -321,7 +321,7 @@ def _read_by(steps: Steps) -> list[str]:
 
 def _fitted(steps: Steps, batches: Any, digest: str) -> FittedSteps:
     levels = steps.levels()
-    states: dict[int, State] = {}
+    states: dict[int, FittedState] = {}
     columns: dict[str, Column] = {}
     for level in range(max(levels, default=-1) + 1):
         fittings = {place: steps.steps[place].fitting() for place, its in enumerate(levels) if its == level}
@@ -341,12 +341,12 @@ def _fitted(steps: Steps, batches: Any, digest: str) -> FittedSteps:
     return FittedSteps(steps, ordered, columns, digest)
 
 
-def _applied(states: Iterable[tuple[Step, State]], batch: Mapping[str, Any]) -> dict[str, Any]:
+def _applied(states: Iterable[tuple[Step, FittedState]], batch: Mapping[str, Any]) -> dict[str, Any]:
     return _apply_to(states, batch)[0]
 
 
 def _apply_to(
-    states: Iterable[tuple[Step, State]], batch: Mapping[str, Any]
+    states: Iterable[tuple[Step, FittedState]], batch: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The batch after these steps, and the rows of its columns that are still missing."""
     work = dict(batch)
@@ -467,7 +467,7 @@ class Preprocessed(Partitioned):
         """The reach of a permutation of the rows before the steps."""
         return self.base.reach(window)
 
-    def stream(self, wanted: Wanted, seed: int, epoch: int, shuffle: bool, reach: Reach) -> Stream:
+    def stream(self, wanted: Wanted, seed: int, epoch: int, shuffle: bool, reach: Reach) -> EpochStream:
         """The rows of an epoch."""
         read = self._read(wanted)
         return _PreprocessedStream(self, wanted, self.base.stream(read, seed, epoch, shuffle, reach))
@@ -491,8 +491,8 @@ class Preprocessed(Partitioned):
         return {name: _side_by_side(made, columns) for name, columns in wanted.items()}
 
 
-class _PreprocessedStream(Stream):
-    def __init__(self, dataset: Preprocessed, wanted: Wanted, rows: Stream) -> None:
+class _PreprocessedStream(EpochStream):
+    def __init__(self, dataset: Preprocessed, wanted: Wanted, rows: EpochStream) -> None:
         self._dataset, self._wanted, self._rows = dataset, wanted, rows
         self._takes_coded = dataset.fitted.takes_coded
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.checks import choice, flag
-from hopyard.data.preprocessing.base import Columns, Fitting, Missing, State, Step, as_numbers, is_text
+from hopyard.data.preprocessing.base import Columns, FittedState, Fitting, Missing, Step, as_numbers, is_text
 from hopyard.data.preprocessing.scaling import Moments
 from hopyard.data.ragged import Ragged
 from hopyard.errors import DataError, UsageError
@@ -94,7 +94,7 @@ class _Learning(Fitting):
             )
         return as_numbers("Impute", name, values)
 
-    def result(self) -> State:
+    def result(self) -> FittedState:
         fills, dtypes = {}, {}
         for name in self._step.columns:
             fills[name] = fill = self._fill(name)
@@ -138,7 +138,7 @@ class _Learning(Fitting):
 
 
 @dataclass(frozen=True)
-class Imputed(State):
+class Imputed(FittedState):
     """Attributes: fills: the value of each column, of the shape of a row or ();  dtypes: of the results; indicator: as
     of ``Impute``."""
 

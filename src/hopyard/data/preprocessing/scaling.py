@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.data.preprocessing.base import Columns, Fitting, Missing, State, Step, as_numbers, present_rows
+from hopyard.data.preprocessing.base import (
+    Columns,
+    FittedState,
+    Fitting,
+    Missing,
+    Step,
+    as_numbers,
+    present_rows,
+)
 from hopyard.errors import DataError
 
 _EPSILON = float(np.finfo(np.float64).eps)
@@ -63,7 +71,7 @@ class _Scaling(Fitting):
             numbers = as_numbers("StandardScale", name, batch[name])
             moments.add(present_rows(numbers, missing.get(name)))
 
-    def result(self) -> State:
+    def result(self) -> FittedState:
         means, deviations = {}, {}
         for name, moments in self._moments.items():
             if not np.all(moments.count):
@@ -82,7 +90,7 @@ class _Scaling(Fitting):
 
 
 @dataclass(frozen=True)
-class Scaled(State):
+class Scaled(FittedState):
     """Attributes: means, deviations: of each column, float64 of the shape of a row; the deviation of numbers that are
     all the same is 1."""
 

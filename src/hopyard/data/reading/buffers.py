@@ -20,7 +20,7 @@ _KEPT_PER_SIZE = 4
 _KEPT_SIZES = 64
 
 
-class Buffer(NamedTuple):
+class AlignedBuffer(NamedTuple):
     """Memory: the aligned part begins at ``offset`` of ``owner``."""
 
     owner: npt.NDArray[np.uint8]
@@ -29,7 +29,7 @@ class Buffer(NamedTuple):
     """The memory as (rows, width), beginning at the offset."""
 
     @classmethod
-    def new(cls, rows: int, width: int) -> Buffer:
+    def new(cls, rows: int, width: int) -> AlignedBuffer:
         owner = np.empty(rows * width + ALIGNMENT, np.uint8)
         offset = -owner.ctypes.data % ALIGNMENT
         return cls(owner, offset, np.ndarray((rows, width), np.uint8, owner, offset))
@@ -37,7 +37,7 @@ class Buffer(NamedTuple):
 
 def _references_of_an_idle_buffer() -> int:
     """The value of ``getrefcount`` for a buffer that only the pool holds, in a loop as the pool's."""
-    for buffer in deque([Buffer.new(1, 1)]):
+    for buffer in deque([AlignedBuffer.new(1, 1)]):
         return sys.getrefcount(buffer.owner)
     raise AssertionError
 
@@ -58,7 +58,7 @@ class Buffers:
     def __init__(self, arrow_strings: bool = False) -> None:
         self.arrow_strings = arrow_strings
         self.coded = False
-        self._by_size: dict[tuple[int, int], deque[Buffer]] = {}
+        self._by_size: dict[tuple[int, int], deque[AlignedBuffer]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_by_size": {}}  # memory stays with its process
@@ -77,7 +77,7 @@ class Buffers:
         """Uninitialised (rows, *shape) of ``dtype``."""
         return self.pair(rows, dtype, shape, dtype.itemsize * math.prod(shape))[0]
 
-    def buffer(self, rows: int, width: int) -> Buffer:
+    def buffer(self, rows: int, width: int) -> AlignedBuffer:
         """Memory of that many bytes, which nobody holds."""
         kept = self._by_size.get((rows, width))
         if kept is None:
@@ -87,6 +87,6 @@ class Buffers:
         for buffer in kept:
             if sys.getrefcount(buffer.owner) == _IDLE:
                 return buffer
-        new = Buffer.new(rows, width)
+        new = AlignedBuffer.new(rows, width)
         kept.append(new)  # all are held: the oldest is left to its holder
         return new

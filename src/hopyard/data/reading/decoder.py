@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from hopyard.data.cache.node import Claim, Found, NodeCache
+from hopyard.data.cache.node import CacheHit, Claim, NodeCache
 from hopyard.data.files.parallel import on_all_cores
 from hopyard.data.files.stored import StoredFile
 from hopyard.data.order import HELD_BYTES, WINDOW_BYTES
@@ -62,14 +62,14 @@ class Flat:
     kept: bool
 
 
-class Run(NamedTuple):
+class RowGroupRun(NamedTuple):
     """Row groups that share a flat file, and the key under which the node cache has it."""
 
     groups: tuple[int, ...]
     key: str
 
 
-class Decoder:
+class RowGroupDecoder:
     """Row groups of one dataset as flat files. Threads may share it.
 
     Args:
@@ -96,9 +96,11 @@ class Decoder:
             sizes,
         )
         self._sizes_of: dict[Packs, list[int]] = {}
-        self._runs: dict[Packs, list[Run]] = {}
+        self._runs: dict[Packs, list[RowGroupRun]] = {}
         self._kept: dict[Packs, list[bool]] = {}  # of the runs
-        self._missing: dict[Packs, Run] = {}  # one that was not in the node cache, to look there first
+        self._missing: dict[
+            Packs, RowGroupRun
+        ] = {}  # one that was not in the node cache, to look there first
         self._held: OrderedDict[tuple[Packs, tuple[int, ...]], Flat] = OrderedDict()
         self._warned = False
         self._lock = threading.Lock()
@@ -157,7 +159,7 @@ class Decoder:
             return True
         return self._size(packs, range(len(self._groups))) <= HELD_BYTES
 
-    def _runs_of(self, packs: Packs) -> list[Run]:
+    def _runs_of(self, packs: Packs) -> list[RowGroupRun]:
         """All row groups that have rows, in runs that share a flat file."""
         if packs not in self._runs:
             sizes = self._all_sizes(packs)
@@ -175,7 +177,7 @@ class Decoder:
                 runs[-1].append(group)
                 run_bytes += size
             columns = [[str(self._schema[name]) for name in pack] for pack in packs]
-            self._runs[packs] = [Run(tuple(groups), self._key(columns, groups)) for groups in runs]
+            self._runs[packs] = [RowGroupRun(tuple(groups), self._key(columns, groups)) for groups in runs]
         return self._runs[packs]
 
     def _may_be_kept(self, packs: Packs) -> list[bool]:
@@ -206,13 +208,15 @@ class Decoder:
         ]
         return digest_json([contents, columns, self._recipe.digest, given], "hopyard.flat")
 
-    def _find(self, run: Run) -> Flat | None:
+    def _find(self, run: RowGroupRun) -> Flat | None:
         if self._cache is None:
             return None
         found = self._cache.find(run.key)
         return None if found is None else _flat_of(found, run)
 
-    def _from_cache(self, packs: Packs, runs: Sequence[Run], stopped: threading.Event | None) -> list[Flat]:
+    def _from_cache(
+        self, packs: Packs, runs: Sequence[RowGroupRun], stopped: threading.Event | None
+    ) -> list[Flat]:
         # Where entries are compared with their checksums, several are at once.
         there = on_all_cores(self._find, runs) if runs else []
         flats = [flat for flat in there if flat is not None]
@@ -243,7 +247,7 @@ class Decoder:
         self,
         cache: NodeCache,
         packs: Packs,
-        runs: Sequence[Run],
+        runs: Sequence[RowGroupRun],
         stopped: threading.Event | None,
         cores: int,
     ) -> list[Flat]:
@@ -253,7 +257,7 @@ class Decoder:
         waiting = list(runs)
         wait = False
         while waiting:
-            left: list[Run] = []
+            left: list[RowGroupRun] = []
             for run in waiting:
                 _check(stopped)
                 try:
@@ -279,12 +283,12 @@ class Decoder:
             waiting = left
         return flats
 
-    def _leave_out(self, packs: Packs, run: Run) -> None:
+    def _leave_out(self, packs: Packs, run: RowGroupRun) -> None:
         """Decode the row groups of the run into memory from now on."""
         self._may_be_kept(packs)[self._runs_of(packs).index(run)] = False
 
     def _make(
-        self, claim: Claim, packs: Packs, run: Run, stopped: threading.Event | None, cores: int
+        self, claim: Claim, packs: Packs, run: RowGroupRun, stopped: threading.Event | None, cores: int
     ) -> Flat:
         """The run in the node cache."""
         with claim:
@@ -385,7 +389,7 @@ class Decoder:
         self._lock = threading.Lock()
 
 
-_decoders: weakref.WeakSet[Decoder] = weakref.WeakSet()
+_decoders: weakref.WeakSet[RowGroupDecoder] = weakref.WeakSet()
 
 
 def _renew_locks() -> None:
@@ -406,7 +410,7 @@ def _check(stopped: threading.Event | None) -> None:
         raise _StoppedError
 
 
-def _flat_of(found: Found, run: Run) -> Flat:
+def _flat_of(found: CacheHit, run: RowGroupRun) -> Flat:
     blocks = tuple(Block.from_json(fields) for fields in found.description["blocks"])
     identity = "flat", found.path.name, found.size, found.inode
     file = StoredFile(str(found.path), found.size, identity, found.path)

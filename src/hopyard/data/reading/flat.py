@@ -45,7 +45,7 @@ from hopyard.data.reading.strings import (
 from hopyard.data.schema import Column, Schema
 from hopyard.data.sparse import pair_dtype
 
-Part: TypeAlias = Literal["rows", "offsets", "views", "codes", "values"]
+FlatPart: TypeAlias = Literal["rows", "offsets", "views", "codes", "values"]
 
 ALIGNMENT = 64
 _NARROW = 1024  # bytes of a row
@@ -66,7 +66,7 @@ class Block:
         count: rows, offsets or values.
     """
 
-    part: Part
+    part: FlatPart
     columns: tuple[str, ...]
     dtype: str
     shape: tuple[int, ...]
@@ -134,7 +134,7 @@ def plan_blocks(schema: Schema, packs: Packs, rows: int) -> list[Block]:
 
 def _append(
     blocks: list[Block],
-    part: Part,
+    part: FlatPart,
     columns: tuple[str, ...],
     dtype: str,
     shape: tuple[int, ...],

@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from hopyard.data.cache.node import NodeCache
 from hopyard.data.columns.structs import flat_columns
-from hopyard.data.files.listed import Guard, check_content, open_entry
+from hopyard.data.files.listed import ChecksumCheck, check_content, open_entry
 from hopyard.data.files.parallel import of_each
 from hopyard.data.files.stored import StoredFile
 from hopyard.data.layout import stored_dtype
 from hopyard.data.manifest import ForeignEntry, Manifest
 from hopyard.data.order import Rows
 from hopyard.data.reading.buffers import Buffers
-from hopyard.data.reading.decoder import Decoder, Flat
+from hopyard.data.reading.decoder import Flat, RowGroupDecoder
 from hopyard.data.reading.flat import Block, Packs, pack
 from hopyard.data.reading.mapped import (
     Bodies,
@@ -35,7 +35,7 @@ from hopyard.data.reading.mapped import (
 from hopyard.data.reading.pieces import Group
 from hopyard.data.reading.region import Region, region_of
 from hopyard.data.reading.strings import LARGE, VIEW, Lying, MappedStrings, side_by_side
-from hopyard.data.reading.views import Batch, Source, View, Wanted, columns_of, join, reorder
+from hopyard.data.reading.views import Batch, GatherSource, RowGroupView, Wanted, columns_of, join, reorder
 from hopyard.data.recipe.arrow_columns import leaves_of
 from hopyard.data.recipe.recipe import Recipe
 from hopyard.data.schema import Column
@@ -104,11 +104,11 @@ class Reader:
         self._leaves: dict[int, dict[str, int]] = {}
         self._bodies: dict[str, tuple[np.dtype[Any], Rows] | None] = {}
         self._every = tuple(range(len(self._places)))
-        self._views: dict[tuple[Any, ...], View] = {}  # of all row groups
+        self._views: dict[tuple[Any, ...], RowGroupView] = {}  # of all row groups
         self._kept: dict[Packs, tuple[Region, list[Flat]]] = {}  # flat files of all row groups
         self._packs_of: dict[tuple[Any, ...], Packs] = {}
         self._needed_packs_of: dict[tuple[Any, ...], Packs] = {}
-        self._decoder = Decoder(
+        self._decoder = RowGroupDecoder(
             [self._group(number) for number in range(len(self._places))],
             manifest.schema, recipe, cache, self._sizes(),
         )  # fmt: skip
@@ -222,7 +222,7 @@ class Reader:
 
     def view(
         self, wanted: Wanted, groups: Sequence[int] | None = None, stopped: threading.Event | None = None
-    ) -> View | None:
+    ) -> RowGroupView | None:
         """View of the wanted columns of all row groups, or of some in the order given; decodes what must be decoded.
 
         None if ``stopped`` was set before it was complete.
@@ -235,20 +235,20 @@ class Reader:
         packs: Packs,
         groups: Sequence[int] | None = None,
         stopped: threading.Event | None = None,
-    ) -> View | None:
+    ) -> RowGroupView | None:
         in_flats = {name for pack in packs for name in pack}
         mapped = [name for name in columns_of(wanted) if name not in in_flats]
         chosen = self._every if groups is None else tuple(groups)
         key = tuple(wanted.items()), packs
         if chosen == self._every and key in self._views:
             return self._views[key]
-        sources: list[Source] = [self._mapped(self.manifest.schema[name], chosen) for name in mapped]
+        sources: list[GatherSource] = [self._mapped(self.manifest.schema[name], chosen) for name in mapped]
         if packs:
             found = self._decoded(packs, chosen, stopped)
             if found is None:
                 return None
             sources += found
-        view = View(
+        view = RowGroupView(
             wanted, [self.group_rows[group] for group in chosen], sources, self._selected_rows(chosen),
             self._guard(mapped, chosen),
         )  # fmt: skip
@@ -317,7 +317,7 @@ class Reader:
         flats = flat_columns(self._arrow_schema(next(iter(self._files)))).values()
         return {column.name for column in flats if column.nullable}
 
-    def _present(self, wanted: Wanted, packs: Packs, groups: Sequence[int] | None) -> View:
+    def _present(self, wanted: Wanted, packs: Packs, groups: Sequence[int] | None) -> RowGroupView:
         view = self._view(wanted, packs, groups)
         assert view is not None
         return view
@@ -334,7 +334,7 @@ class Reader:
             parts.append(rows + first)
         return np.concatenate(parts)
 
-    def _mapped(self, column: Column, groups: tuple[int, ...]) -> Source:
+    def _mapped(self, column: Column, groups: tuple[int, ...]) -> GatherSource:
         found = self._find_bodies(column)
         if found is None or self._region is None:
             for number, within in self._places:  # says better what is wrong, where checksums tell
@@ -350,7 +350,7 @@ class Reader:
         )
         return MappedColumn((column.name,), np.dtype(column.dtype), column.shape, stored, bodies, True)
 
-    def _guard(self, names: Sequence[str], groups: tuple[int, ...]) -> Guard | None:
+    def _guard(self, names: Sequence[str], groups: tuple[int, ...]) -> ChecksumCheck | None:
         """Compares mapped columns of row groups with their checksums before rows of them are gathered."""
         if not names or not any(file.checks is not None for file in self._files.values()):
             return None
@@ -360,11 +360,11 @@ class Reader:
             number: (file, region.bytes[start : start + file.size], file.leaves_of(self._recipe.needs(names)))
             for (number, file), start in zip(self._files.items(), region.starts, strict=True)
         }
-        return Guard(files, [self._places[group] for group in groups])
+        return ChecksumCheck(files, [self._places[group] for group in groups])
 
     def _decoded(
         self, packs: Packs, groups: tuple[int, ...], stopped: threading.Event | None
-    ) -> list[Source] | None:
+    ) -> list[GatherSource] | None:
         if packs in self._kept:
             region, flats = self._kept[packs]
             return self._sources_of(region, flats, groups)
@@ -399,7 +399,9 @@ class Reader:
         widths = [block.width for block in flats[0].blocks if block.width]
         return region_of([flat.file for flat in flats], widths, remembered)
 
-    def _sources_of(self, region: Region, flats: Sequence[Flat], groups: tuple[int, ...]) -> list[Source]:
+    def _sources_of(
+        self, region: Region, flats: Sequence[Flat], groups: tuple[int, ...]
+    ) -> list[GatherSource]:
         places = {}  # of each row group: flat file, and its first row there
         for number, flat in enumerate(flats):
             first = 0
@@ -440,7 +442,7 @@ class Reader:
             firsts = starts(rows, steps) + np.where(is_coded, 0, numbers * widths)
             return Lying(firsts, steps, is_coded, starts(views, 0), sizes, starts(values, 0), widths)
 
-        sources: list[Source] = []
+        sources: list[GatherSource] = []
         schema = self.manifest.schema
         for block in flats[0].blocks:
             columns = block.columns

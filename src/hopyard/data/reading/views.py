@@ -37,7 +37,7 @@ def columns_of(wanted: Wanted) -> list[str]:
     return list(names)
 
 
-class Source(Protocol):
+class GatherSource(Protocol):
     """One or several columns of some row groups."""
 
     names: tuple[str, ...]
@@ -58,14 +58,14 @@ Located: TypeAlias = npt.NDArray[np.int64]
 """Places of some rows, (1 + ways, n): their row groups, and for each way in which columns lie, their places."""
 
 
-class Check(Protocol):
+class RowGroupCheck(Protocol):
     """A check that is made before rows are gathered for the first time."""
 
     def check(self, groups: Rows) -> bool:
         """Look at the row groups of some rows; returns whether nothing is left to be looked at."""
 
 
-class View:
+class RowGroupView:
     """Wanted columns of some row groups of a dataset; rows are numbered from 0.
 
     Args:
@@ -80,9 +80,9 @@ class View:
         self,
         wanted: Wanted,
         group_rows: Sequence[int],
-        sources: Sequence[Source],
+        sources: Sequence[GatherSource],
         selected: Rows | None = None,
-        guard: Check | None = None,
+        guard: RowGroupCheck | None = None,
     ) -> None:
         self._guard = guard
         self._first_rows = first_rows_of(group_rows)
@@ -101,7 +101,7 @@ class View:
             self._in_order = []
         self._picks = [] if self._in_order else _picks(wanted, sources)
 
-    def _shift_of(self, source: Source, numbers: dict[tuple[bytes, bool], int]) -> int:
+    def _shift_of(self, source: GatherSource, numbers: dict[tuple[bytes, bool], int]) -> int:
         """Number of the source's shift among the different ones; ``numbers`` holds the known ones."""
         whole = source.whole_groups and self._selected is not None
         number = numbers.setdefault((source.shift.tobytes(), whole), len(self._shifts))
@@ -179,7 +179,7 @@ def _step_of(shift: Rows) -> int | None:
 class Ordered:
     """The rows of a view in an order, gathered by position. Their places are computed for many batches at once."""
 
-    def __init__(self, view: View, order: Rows) -> None:
+    def __init__(self, view: RowGroupView, order: Rows) -> None:
         self._view, self._order = view, order
         self._start = self._stop = 0
         self._room = view.room_for(0)
@@ -197,7 +197,7 @@ class Ordered:
         return self._view.gather_at(self._located[:, first - self._start : last - self._start], buffers)
 
 
-def _picks(wanted: Wanted, sources: Sequence[Source]) -> list[tuple[str, Pick]]:
+def _picks(wanted: Wanted, sources: Sequence[GatherSource]) -> list[tuple[str, Pick]]:
     places = {
         name: (number, within)
         for number, source in enumerate(sources)
@@ -214,7 +214,7 @@ def _picks(wanted: Wanted, sources: Sequence[Source]) -> list[tuple[str, Pick]]:
     ]
 
 
-def _columns_in(gathered: Any, source: Source) -> Sequence[Any]:
+def _columns_in(gathered: Any, source: GatherSource) -> Sequence[Any]:
     """The columns that a source gathered, one by one."""
     if len(source.names) == 1:
         return (gathered,)
@@ -222,7 +222,7 @@ def _columns_in(gathered: Any, source: Source) -> Sequence[Any]:
     return columns
 
 
-def _column(place: tuple[int, int], sources: Sequence[Source]) -> Pick:
+def _column(place: tuple[int, int], sources: Sequence[GatherSource]) -> Pick:
     number, within = place
     if len(sources[number].names) == 1:
         return lambda arrays: arrays[number]
@@ -231,7 +231,9 @@ def _column(place: tuple[int, int], sources: Sequence[Source]) -> Pick:
     return lambda arrays: arrays[number][:, within]
 
 
-def _stack(columns: Sequence[str], places: Mapping[str, tuple[int, int]], sources: Sequence[Source]) -> Pick:
+def _stack(
+    columns: Sequence[str], places: Mapping[str, tuple[int, int]], sources: Sequence[GatherSource]
+) -> Pick:
     number, first = places[columns[0]]
     if len(sources[number].names) > 1 and all(
         places[name] == (number, first + step) for step, name in enumerate(columns)

@@ -26,7 +26,7 @@ from hopyard.data.schema import Column, Schema
 from hopyard.errors import DataError, HopyardError
 
 Arrays = dict[str, Any]
-Transform = Callable[[Arrays], Mapping[str, Any]]
+CachedTransform = Callable[[Arrays], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Recipe:
     policies: Policies | None = None
     decoders: Mapping[str, Decoder] = field(default_factory=dict)
     given: Schema | None = None
-    transform: Transform | None = None
+    transform: CachedTransform | None = None
 
     @classmethod
     def plain(cls, schema: Schema) -> Recipe:
@@ -173,7 +173,7 @@ def as_batch(column: Column, values: Values) -> Any:
 
 
 def transformed(
-    transform: Transform, given: Arrays, schema: Schema | None, rows: int, where: str
+    transform: CachedTransform, given: Arrays, schema: Schema | None, rows: int, where: str
 ) -> dict[str, ColumnData]:
     """Columns that the cached transform makes of some rows, checked; against ``schema`` if that is known already.
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from hopyard.data.columns.columns import ColumnData, check_lengths
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column
-from hopyard.data.sources.collect import Collected, Collector
+from hopyard.data.sources.collect import Collector, SourceFindings
 
 Batch = Mapping[str, ColumnData]
 
@@ -50,7 +50,7 @@ class Source(ABC):
     watch: Callable[[int], None] | None = None
     numbered = True
     expected: Mapping[str, Column] = {}
-    _collected: Collected | None = None
+    _collected: SourceFindings | None = None
 
     @abstractmethod
     def batches(self) -> Iterator[Batch]:
@@ -94,11 +94,11 @@ class Source(ABC):
             return None
         return self._collect(None).fingerprint
 
-    def collect(self, spool: Path | None = None) -> Collected:
+    def collect(self, spool: Path | None = None) -> SourceFindings:
         """All rows, with the fingerprint. Rows that exceed the memory go to files in ``spool``."""
         return self._collect(spool or Path(tempfile.gettempdir()))
 
-    def _collect(self, spool: Path | None) -> Collected:
+    def _collect(self, spool: Path | None) -> SourceFindings:
         known = self._collected
         if known is None or (known.columns is None and spool is not None):
             with contextlib.closing(

@@ -31,7 +31,7 @@ from hopyard.data.columns.columns import (
 )
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.schema import Column, unknown_columns
-from hopyard.data.sources.content import Content, canonical
+from hopyard.data.sources.content import RowFindings, canonical
 from hopyard.data.sources.hashing import Hashes
 from hopyard.errors import DataError, StorageFullError
 
@@ -40,7 +40,7 @@ _COPIED_AT_ONCE = 16 << 20
 
 
 @dataclass(frozen=True)
-class Collected:
+class SourceFindings:
     """Findings of one pass over a source.
 
     Attributes:
@@ -50,7 +50,7 @@ class Collected:
         columns: all rows of all columns, or None if they did not fit the memory and were not spooled.
     """
 
-    content: Content
+    content: RowFindings
     schema: Mapping[str, Column]
     hashes: Hashes
     columns: Mapping[str, ColumnData] | None
@@ -85,7 +85,7 @@ class Collector:
         numbered: bool = True,
     ) -> None:
         self._columns: dict[str, _ColumnCollector] = {}
-        self._content = Content()
+        self._content = RowFindings()
         self._hashes: list[Hashes] = []
         self._numbered = numbered
         self._spool = spool
@@ -121,7 +121,7 @@ class Collector:
             expected = dict.fromkeys(expected, 0)
         return {name: _ColumnCollector(data, expected[name]) for name, data in first.items()}
 
-    def finish(self) -> Collected:
+    def finish(self) -> SourceFindings:
         """Raises DataError if there was nothing."""
         if not self.rows:
             raise empty_data()
@@ -134,7 +134,7 @@ class Collector:
             column,
         ) in schema.items():  # what the first rows of lists without a value are, later ones say
             self._content.found[name].column = canonical(column)
-        return Collected(self._content, schema, hashes, kept if len(kept) == len(values) else None)
+        return SourceFindings(self._content, schema, hashes, kept if len(kept) == len(values) else None)
 
     def close(self) -> None:
         """Let go of temporary files; columns that ``finish`` returned stay readable."""
@@ -149,12 +149,12 @@ class Collector:
         )
 
 
-def collect(columns: Mapping[str, ColumnData]) -> Collected:
+def collect(columns: Mapping[str, ColumnData]) -> SourceFindings:
     """Collect columns that are in memory as a whole; nothing is copied."""
     check_lengths(columns)
-    content = Content()
+    content = RowFindings()
     hashes = content.add(columns, numbered=True)
-    return Collected(content, {name: data.column for name, data in columns.items()}, hashes, columns)
+    return SourceFindings(content, {name: data.column for name, data in columns.items()}, hashes, columns)
 
 
 class _ColumnCollector:

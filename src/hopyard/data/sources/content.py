@@ -23,7 +23,7 @@ _FIRST = 3
 
 
 @dataclass
-class Found:
+class ColumnFindings:
     """Findings about one column.
 
     Attributes:
@@ -45,7 +45,7 @@ class Found:
     longest: int | None = None
     times: bool | None = None
 
-    def merge(self, other: Found) -> None:
+    def merge(self, other: ColumnFindings) -> None:
         """Add rows that come later."""
         self.missing += other.missing
         self.first = (*self.first, *other.first)[:_FIRST]
@@ -78,8 +78,8 @@ class Found:
         return [column.name, column.kind, column.dtype, element, bool(self.times)]
 
 
-class Content:
-    """Content of some rows; ``merge`` that of others.
+class RowFindings:
+    """Findings about the content of some rows; ``merge`` those of others.
 
     Attributes:
         rows: number of rows.
@@ -88,7 +88,7 @@ class Content:
 
     def __init__(self) -> None:
         self.rows: int = 0
-        self.found: dict[str, Found] = {}
+        self.found: dict[str, ColumnFindings] = {}
         self._sums = [0, 0]
 
     def add(self, columns: Mapping[str, ColumnData], numbered: bool = False) -> Hashes:
@@ -104,19 +104,19 @@ class Content:
         self._add_sums([sum_of(mix(each)) for each in sums])
         return first
 
-    def merge(self, other: Content) -> None:
+    def merge(self, other: RowFindings) -> None:
         """Add the content of other rows. Raises DataError where they cannot be of one dataset."""
         self._merge_found(other.found.values())
         self.rows += other.rows
         self._add_sums(other._sums)
 
-    def _merge_found(self, found: Iterable[Found]) -> None:
+    def _merge_found(self, found: Iterable[ColumnFindings]) -> None:
         for each in found:
-            self.found.setdefault(each.column.name, Found(each.column)).merge(each)
+            self.found.setdefault(each.column.name, ColumnFindings(each.column)).merge(each)
 
-    def with_types(self, columns: Mapping[str, Column]) -> Content:
+    def with_types(self, columns: Mapping[str, Column]) -> RowFindings:
         """The same content, where columns without a value are as ``columns`` has them."""
-        other = Content()
+        other = RowFindings()
         other.merge(self)
         for name, found in other.found.items():
             found.column = canonical(columns[name])
@@ -143,9 +143,11 @@ def sum_of(hashes: Hashes) -> int:
     return int(hashes.sum(dtype=np.uint64))
 
 
-def _found(data: ColumnData, number: int | None) -> Found:
+def _found(data: ColumnData, number: int | None) -> ColumnFindings:
     rows, missing = len(data), 0 if data.missing is None else int(data.missing.sum())
-    found = Found(canonical(data.column), missing, times=data.times if data.times or missing < rows else None)
+    found = ColumnFindings(
+        canonical(data.column), missing, times=data.times if data.times or missing < rows else None
+    )
     if data.missing is not None and number is not None:
         found.first = tuple((np.flatnonzero(data.missing)[:_FIRST] + number).tolist())
     values = data.values

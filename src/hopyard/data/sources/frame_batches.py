@@ -22,7 +22,7 @@ from hopyard.errors import DataError, UnsupportedTypeError
 
 
 @dataclass(frozen=True)
-class Reading:
+class FrameReading:
     """The columns of a frame to read, and how to read them. Pickles.
 
     Attributes:

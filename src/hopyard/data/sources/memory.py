@@ -15,7 +15,7 @@ from hopyard.data.columns.convert import convert_columns, from_numpy, from_rows,
 from hopyard.data.columns.convert_arrow import from_arrow
 from hopyard.data.columns.structs import flatten_structs, is_struct
 from hopyard.data.sources.base import Batch, Source
-from hopyard.data.sources.collect import Collected, collect, pick
+from hopyard.data.sources.collect import SourceFindings, collect, pick
 from hopyard.errors import UnsupportedTypeError
 
 Convert = Callable[[str, Any], ColumnData]
@@ -51,7 +51,7 @@ class MemorySource(Source):
     def known_columns(self) -> Batch:
         return self._data
 
-    def _collect(self, spool: Path | None) -> Collected:
+    def _collect(self, spool: Path | None) -> SourceFindings:
         if self._collected is None:
             self._collected = collect(self._data)
         return self._collected

@@ -19,7 +19,7 @@ from hopyard.data.sources.csv_files import delimiter_in, types_of
 from hopyard.data.sources.files import check_csv, from_paths
 from hopyard.data.sources.memory import from_mapping, from_pandas, from_polars, from_table
 from hopyard.data.sources.stream import (
-    Stream,
+    RawBatches,
     StreamSource,
     from_dict_rows,
     from_reader,
@@ -135,4 +135,4 @@ def _from_dataset(data: BaseDataset) -> StreamSource:
     def convert(name: str, values: Any) -> ColumnData:
         return replace(from_values(name, values), times=name in times)
 
-    return StreamSource(Stream(lambda: iter(data.loader(rows)), one_shot=False), convert)
+    return StreamSource(RawBatches(lambda: iter(data.loader(rows)), one_shot=False), convert)

@@ -22,7 +22,7 @@ RawBatch = Mapping[str, Any]
 _ROWS_AT_ONCE = 4096
 
 
-class Stream:
+class RawBatches:
     """Batches not yet converted; batches read ahead from a one-shot stream are kept for the pass."""
 
     def __init__(self, start: Callable[[], Iterator[RawBatch]], one_shot: bool) -> None:
@@ -63,7 +63,7 @@ class Stream:
 class StreamSource(Source):
     """Batches of a stream, with only the wanted columns converted."""
 
-    def __init__(self, stream: Stream, convert: Convert, columns: Sequence[str] | None = None) -> None:
+    def __init__(self, stream: RawBatches, convert: Convert, columns: Sequence[str] | None = None) -> None:
         self._stream = stream
         self._convert = convert
         self.one_shot: bool = stream.one_shot
@@ -110,13 +110,13 @@ def from_reader(reader: pa.RecordBatchReader) -> StreamSource:
         for batch in reader
         if batch.num_rows
     )
-    return StreamSource(Stream(lambda: batches, one_shot=True), from_arrow)
+    return StreamSource(RawBatches(lambda: batches, one_shot=True), from_arrow)
 
 
 def from_dict_rows(rows: Iterable[Any]) -> StreamSource:
     """Rows as dicts, all with the same keys: a list, or anything one-shot that is iterated."""
     one_shot = not isinstance(rows, Sequence)
-    return StreamSource(Stream(lambda: _row_batches(iter(rows), None), one_shot), from_rows)
+    return StreamSource(RawBatches(lambda: _row_batches(iter(rows), None), one_shot), from_rows)
 
 
 def from_torch(data: Any, names: Sequence[str] | None = None) -> StreamSource | MemorySource:
@@ -128,8 +128,8 @@ def from_torch(data: Any, names: Sequence[str] | None = None) -> StreamSource | 
     if hasattr(data, "tensors"):
         return from_mapping(_named(data.tensors, names))
     if not hasattr(data, "__len__"):
-        return StreamSource(Stream(lambda: _row_batches(iter(data), names), one_shot=True), from_rows)
-    return StreamSource(Stream(lambda: _row_batches(_items(data), names), one_shot=False), from_rows)
+        return StreamSource(RawBatches(lambda: _row_batches(iter(data), names), one_shot=True), from_rows)
+    return StreamSource(RawBatches(lambda: _row_batches(_items(data), names), one_shot=False), from_rows)
 
 
 def _items(data: Any) -> Iterator[Any]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.data.base import Partitioned
-from hopyard.data.contract import Stream
+from hopyard.data.contract import EpochStream
 from hopyard.data.order import Reach, Rows, permutation
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.buffers import Buffers
@@ -220,7 +220,7 @@ class JoinedSamples(Partitioned):
         """Nothing to look at: packfiles are never written to, and each fragment was checked when it was first read."""
 
 
-class SampleStream(Stream):
+class SampleStream(EpochStream):
     """The rows of one epoch."""
 
     def __init__(self, samples: JoinedSamples, wanted: Wanted, order: Rows) -> None:

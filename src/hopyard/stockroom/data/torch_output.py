@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hopyard.data.base import BaseDataset
-from hopyard.data.outputs.torch_output import TorchDataset
+from hopyard.data.outputs.torch_output import MapStyleDataset
 from hopyard.errors import UsageError
 from hopyard.stockroom.data.column import SampleColumn
 from hopyard.stockroom.data.drafts import ColumnDraft
@@ -80,7 +80,7 @@ def make_torch_dataset(
                 "make_torch_dataset() was given keys= or as_dict= with a dataset, whose rows have numbers and are "
                 "dicts. Give it columns, or leave them out."
             )
-        return TorchDataset(dataset)
+        return MapStyleDataset(dataset)
     columns = [dataset] if isinstance(dataset, SampleColumn | ColumnDraft) else dataset
     given = list(columns) if isinstance(columns, list | tuple) else []
     other = [type(each).__name__ for each in given if not isinstance(each, SampleColumn | ColumnDraft)]
