@@ -17,15 +17,15 @@ import pytest
 from hopyard.backend import agent, output
 from hopyard.backend._channel import loads
 from hopyard.backend._task import Task
-from hopyard.backend.agent import Agent, Answer, Site, close_here, run_here
+from hopyard.backend.agent import Agent, AgentSettings, Answer, close_here, run_here
 from hopyard.backend.testing import error_of
 
 Run = Callable[..., Answer]
 
 
-def site(driver: str = "one", **changes: Any) -> Site:
+def settings(driver: str = "one", **changes: Any) -> AgentSettings:
     arguments = {"env": {}, "unit_timeout": None, "paths": (), "log_level": logging.WARNING}
-    return Site(driver, **(arguments | changes))
+    return AgentSettings(driver, **(arguments | changes))
 
 
 def asked(run: Callable[[int, str, list[Any]], Answer], fn: Any, *args: Any, worker: int = 3) -> Answer:
@@ -41,7 +41,7 @@ def value_of(answer: Answer) -> Any:
 
 @pytest.fixture
 def run() -> Iterator[Run]:
-    agent = Agent(site(log_level=logging.INFO))
+    agent = Agent(settings(log_level=logging.INFO))
     yield lambda fn, *args: asked(agent.run, fn, *args)
     agent.close()
 
@@ -51,7 +51,7 @@ def here() -> Iterator[None]:
     """Ends what this process's agent has left."""
     yield
     if agent._agent is not None:
-        close_here(agent._agent.site.driver)
+        close_here(agent._agent.settings.driver)
 
 
 def test_a_result_comes_back_pickled_in_memory_that_may_be_written(run: Run) -> None:
@@ -94,7 +94,7 @@ def test_a_crash_loses_the_worker_with_its_last_words_and_the_next_task_has_a_fr
 
 
 def test_a_task_that_takes_too_long_is_killed() -> None:
-    agent = Agent(site(unit_timeout=2))
+    agent = Agent(settings(unit_timeout=2))
     before = value_of(asked(agent.run, os.getpid))
     answer = asked(agent.run, signal.pause)
     assert answer.kind == "timeout"
@@ -127,7 +127,7 @@ def test_the_import_path_of_the_driver_comes_after_the_own_one(tmp_path: Path) -
         return only_there.double(len(json.dumps([]))), sys.path
 
     before = list(sys.path)
-    agent = Agent(site(paths=(str(tmp_path), *before)))
+    agent = Agent(settings(paths=(str(tmp_path), *before)))
     doubled, paths = value_of(asked(agent.run, look))
     agent.close()
     assert doubled == 4
@@ -137,7 +137,7 @@ def test_the_import_path_of_the_driver_comes_after_the_own_one(tmp_path: Path) -
 
 def test_the_environment_and_the_level_of_logging_are_those_of_the_driver() -> None:
     before = logging.getLogger().level
-    agent = Agent(site(env={"OMP_NUM_THREADS": "3"}, log_level=logging.DEBUG))
+    agent = Agent(settings(env={"OMP_NUM_THREADS": "3"}, log_level=logging.DEBUG))
     look = asked(agent.run, lambda: (os.environ["OMP_NUM_THREADS"], logging.getLogger().level))
     agent.close()
     assert value_of(look) == ("3", logging.DEBUG)
@@ -145,7 +145,7 @@ def test_the_environment_and_the_level_of_logging_are_those_of_the_driver() -> N
 
 
 def test_a_worker_that_cannot_be_started_is_lost_under_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = Agent(site())
+    agent = Agent(settings())
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     answer = asked(agent.run, abs, -1)
     assert answer.kind == "lost"
@@ -164,7 +164,7 @@ def test_a_second_driver_ends_the_worker_of_the_first(tmp_path: Path) -> None:
         kept = (tmp_path / "pipe").open("w")
         return os.getpid()
 
-    first, second = site("first"), site("second")
+    first, second = settings("first"), settings("second")
 
     def tasks() -> list[int]:
         opened = asked(lambda *task: run_here(first, *task), open_forever)
@@ -184,9 +184,9 @@ def test_a_second_driver_ends_the_worker_of_the_first(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_only_its_own_driver_ends_a_worker() -> None:
-    pid = value_of(asked(lambda *task: run_here(site("one"), *task), os.getpid))
+    pid = value_of(asked(lambda *task: run_here(settings("one"), *task), os.getpid))
     close_here("another")
-    assert value_of(asked(lambda *task: run_here(site("one"), *task), os.getpid)) == pid
+    assert value_of(asked(lambda *task: run_here(settings("one"), *task), os.getpid)) == pid
     close_here("one")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -195,11 +195,11 @@ def test_only_its_own_driver_ends_a_worker() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_fork_has_a_worker_of_its_own_and_leaves_the_other_alone() -> None:
-    pid = value_of(asked(lambda *task: run_here(site(), *task), os.getpid))
+    pid = value_of(asked(lambda *task: run_here(settings(), *task), os.getpid))
     read, write = os.pipe()
     if (child := os.fork()) == 0:
         try:
-            own = value_of(asked(lambda *task: run_here(site(), *task), os.getpid))
+            own = value_of(asked(lambda *task: run_here(settings(), *task), os.getpid))
             close_here("one")
             os.write(write, str(own).encode())
         finally:
@@ -209,11 +209,11 @@ def test_a_fork_has_a_worker_of_its_own_and_leaves_the_other_alone() -> None:
         own = answers.read()
     os.waitpid(child, 0)
     assert own not in ("", str(pid))
-    assert value_of(asked(lambda *task: run_here(site(), *task), os.getpid)) == pid
+    assert value_of(asked(lambda *task: run_here(settings(), *task), os.getpid)) == pid
 
 
 def test_a_closed_agent_may_be_used_again() -> None:
-    agent = Agent(site())
+    agent = Agent(settings())
     for number in (1, 2):
         assert value_of(asked(agent.run, abs, -number)) == number
         agent.close()

@@ -18,7 +18,7 @@ from hopyard.hopper.decisions import Decisions, replay
 from hopyard.hopper.hopper import Hopper
 from hopyard.hopper.journal import Journal, read_records
 from hopyard.hopper.scheduler import Unit
-from hopyard.hopper.state import Record, RunState, TrialState, trial_folder
+from hopyard.hopper.state import JournalRecord, RunState, TrialState, trial_folder
 from hopyard.hopper.work import Options
 from hopyard.objects import StateRef, load_state, save_state
 from hopyard.search import FullLength, Patience, RandomPoints, Searcher, hp_uniform
@@ -139,7 +139,7 @@ class Game:
     extends: bool = True
     """Whether a run that has another budget is given the one of the game."""
     unsynced: bool = False
-    on_record: Callable[[RunState, Record], None] | None = None
+    on_record: Callable[[RunState, JournalRecord], None] | None = None
 
     def __post_init__(self) -> None:
         self.messages: list[str] = []
@@ -152,7 +152,7 @@ class Game:
         self.flush = journal.flush
         try:
             state = RunState()
-            known: Iterable[Record] = journal.replay()
+            known: Iterable[JournalRecord] = journal.replay()
             first = next(iter(known), None)
             if first is None:
                 first = self.header()
@@ -187,12 +187,12 @@ class Game:
         searcher: Searcher = FullLength(points, num_models, num_epochs * LAYOUT["train"])
         return searcher if self.patience is None else Patience(searcher, self.patience, LAYOUT["train"])
 
-    def header(self) -> Record:
+    def header(self) -> JournalRecord:
         fixed = {"run_id": "r", "layout": self.layout, "seed": 5, "order_groups": 3}
         budget = {"num_epochs": self.num_epochs, "settings": {"num_models": self.num_models}}
         return {"r": "run", **fixed, **budget, "metric": {"key": self.metric, "mode": "min"}}
 
-    def extension(self, state: RunState) -> list[Record]:
+    def extension(self, state: RunState) -> list[JournalRecord]:
         """What gives the run the budget that is asked for now."""
         settings = {"num_models": self.num_models}
         budget = {**settings, "num_epochs": self.num_epochs}
@@ -200,7 +200,7 @@ class Game:
             return []
         return [{"r": "extend", **budget, "settings": settings}]
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[JournalRecord]:
         return list(read_records(self.store))
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from hopyard.backend import InlineBackend
 from hopyard.errors import CorruptError, RunHeldError, StorageError, StorageFullError
-from hopyard.hopper.journal import Journal, Tail, holder, read_records
+from hopyard.hopper.journal import Journal, JournalFollower, holder, read_records
 from hopyard.objects import NumberedLog
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.storage.base import Buffer, Entry
@@ -75,7 +75,7 @@ def test_a_damaged_last_segment_is_put_aside_with_a_warning_and_nothing_else_is_
         UserWarning, match=rf"last segment of the journal in memory:.*, {len(damaged)} bytes\) is damaged"
     ):
         assert list(read_records(store)) == RECORDS
-    tail = Tail(store)
+    tail = JournalFollower(store)
     assert tail.new() == RECORDS
     assert tail.new() == []
     messages: list[str] = []
@@ -155,7 +155,7 @@ def test_damage_in_the_middle_is_an_error_that_says_what_to_do_and_gives_the_run
 def test_many_segments_are_merged_while_it_runs_when_it_is_opened_and_at_its_end() -> None:
     store = MemoryStore()
     journal = Journal(store, merge_at=16)
-    tail, seen = Tail(store), []
+    tail, seen = JournalFollower(store), []
     for number in range(200):
         journal.append({"r": "x", "n": number})
         journal.flush()
@@ -194,7 +194,7 @@ class Counting(MemoryStore):
 @pytest.mark.parametrize("merge_at", [4, 256])
 def test_watching_a_run_that_does_nothing_costs_one_listing(merge_at: int) -> None:
     store = Counting()
-    tail = Tail(store)
+    tail = JournalFollower(store)
     assert tail.new() == []
     for number in range(6):
         journal = Journal(store, merge_at=merge_at)

@@ -19,7 +19,7 @@ from hopyard.hopper.history import broken_rules, read_state
 from hopyard.hopper.hopper import Hopper
 from hopyard.hopper.journal import Journal, read_records
 from hopyard.hopper.scheduler import Unit
-from hopyard.hopper.state import Record, RunState, TrialState, trial_folder
+from hopyard.hopper.state import JournalRecord, RunState, TrialState, trial_folder
 from hopyard.hopper.work import Options
 from hopyard.objects import StateRef, save_state
 from hopyard.search import Budget
@@ -42,7 +42,7 @@ def stored(sample: Path) -> MemoryStore:
     return store
 
 
-def replayed(records: Sequence[Record]) -> tuple[RunState, Decisions, list[Record]]:
+def replayed(records: Sequence[JournalRecord]) -> tuple[RunState, Decisions, list[JournalRecord]]:
     """As ``fit`` does it: the searcher of the present version, with the budget that the run began with."""
     header = records[0]
     begun = header["settings"]

@@ -15,7 +15,7 @@ from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.hopper import control
 from hopyard.hopper.history import broken_rules
 from hopyard.hopper.retention import Retention
-from hopyard.hopper.state import Best, Progress, RunState, TrialState
+from hopyard.hopper.state import Best, RunState, TrialProgress, TrialState
 from hopyard.hopper.work import Options
 from hopyard.objects import StateRef
 from hopyard.search import FullLength, ListPoints, Searcher
@@ -147,7 +147,9 @@ class Files:
 
     def commit(self, number: int, name: str) -> None:
         trial = self.trial(number)
-        trial.progress = trial.durable = Progress(trial.progress.visits + 1, state=self.save(number, name))
+        trial.progress = trial.durable = TrialProgress(
+            trial.progress.visits + 1, state=self.save(number, name)
+        )
         self.changed(number)
 
     def changed(self, number: int) -> None:

@@ -14,7 +14,7 @@ from tests.sampling import by_level
 
 from hopyard.hopper.orders import rotating_order
 from hopyard.hopper.scheduler import Layout, Position, Scheduler, Start, Unit
-from hopyard.hopper.state import Progress
+from hopyard.hopper.state import TrialProgress
 
 SEQUENCES = by_level(200, 2000, 20_000)
 """How many random sequences of events are played; 100,000 take a quarter of an hour."""
@@ -292,7 +292,7 @@ def test_a_pack_in_free_order_that_comes_back_in_a_validation_sees_all_in_the_ne
     """As a journal leaves it: what the epoch has seen is forgotten once that is validated."""
     trained = tuple((partition, {"loss": [1.0, 1.0]}) for partition in (2, 0, 1))
     carried = ({"partition": 1, "states": {}},) * step
-    position = Progress(visits=3 + step, trained=3, step=step, train=trained, carried=carried).position()
+    position = TrialProgress(visits=3 + step, trained=3, step=step, train=trained, carried=carried).position()
     scheduler = make(3, 2, free=True)
     scheduler.worker_up(0)
     [start] = scheduler.add(0, 0, position, 6)

@@ -16,7 +16,7 @@ import torch
 
 from hopyard.backend import InlineBackend
 from hopyard.errors import EstimatorError, SettingsError, UsageError
-from hopyard.hopper.state import Record, RunState
+from hopyard.hopper.state import JournalRecord, RunState
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.torch import TorchEstimator
 from hopyard.tune import (
@@ -88,7 +88,7 @@ def die_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
     def observers(*args: Any) -> list[Any]:
         written = itertools.count(1)
 
-        def dying(state: RunState, record: Record) -> None:
+        def dying(state: RunState, record: JournalRecord) -> None:
             if next(written) == dies_at[0]:
                 raise KeyboardInterrupt
 
@@ -185,7 +185,7 @@ def test_copies_go_on_from_their_donors_state_and_leave_no_file_behind(make_rows
     whole = observers_of
 
     def observers(*args: Any) -> list[Any]:
-        def watch(state: RunState, record: Record) -> None:
+        def watch(state: RunState, record: JournalRecord) -> None:
             if record["r"] == "trial" and record["source"] is not None:
                 child, donor = state.trials[record["n"]], state.trials[record["source"]]
                 seen[child.number] = (child.progress, donor.durable)

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from hopyard import open_run
 from hopyard.cli import app
 from hopyard.errors import NotFoundError, RunHeldError, SettingsError, UsageError
-from hopyard.hopper.journal import Tail, read_records
-from hopyard.hopper.state import Record, RunState
+from hopyard.hopper.journal import JournalFollower, read_records
+from hopyard.hopper.state import JournalRecord, RunState
 from hopyard.storage import LocalStore
 
 SCRIPT = """
@@ -77,7 +77,7 @@ class Driver:
         self._started: list[subprocess.Popen[str]] = []
         self.process = self.start("search.py")
         self.folder_of_run = self.store.runs.at("nightly")
-        self._tail = Tail(self.folder_of_run)
+        self._tail = JournalFollower(self.folder_of_run)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Python in a process, and a session, of its own."""
@@ -103,7 +103,7 @@ class Driver:
             assert time.monotonic() < deadline, self.process.poll()
             threading.Event().wait(0.02)
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[JournalRecord]:
         return list(read_records(self.folder_of_run))
 
     def ended(self) -> int:

@@ -23,7 +23,7 @@ from hopyard.storage.faults import Fault, FaultyStore
 from hopyard.torch import TorchEstimator
 from hopyard.tune import Callback, GridSearch, hp_choice, list_runs
 from hopyard.tune.listing import summary
-from hopyard.tune.progress import Progress
+from hopyard.tune.progress import ProgressDisplay
 
 WALK = """
 import json, os, pickle, sys
@@ -255,12 +255,12 @@ def when_paused(monkeypatch: Any, make_space: Callable[[], Any]) -> list[str]:
     """Have space made as soon as the user is told that there is none. Gives the messages to the user."""
     said: list[str] = []
 
-    def say(progress: Progress, message: str) -> None:
+    def say(progress: ProgressDisplay, message: str) -> None:
         said.append(message)
         if "paused: " in message:
             make_space()
 
-    monkeypatch.setattr(Progress, "say", say)
+    monkeypatch.setattr(ProgressDisplay, "say", say)
     return said
 
 

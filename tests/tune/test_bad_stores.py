@@ -39,7 +39,7 @@ from hopyard.training.unit import residents
 from hopyard.tune import Callback, list_runs
 from hopyard.tune.asking import ask
 from hopyard.tune.listing import summary
-from hopyard.tune.progress import Progress
+from hopyard.tune.progress import ProgressDisplay
 from hopyard.tune.watching import watch
 
 
@@ -147,7 +147,7 @@ def test_a_run_whose_power_failed_before_it_had_begun_says_so_and_begins(
     for look in (
         lambda: open_run(store, "mine"),
         lambda: summary(store, "mine"),
-        lambda: watch(folder, "mine", Progress(enabled=False)),
+        lambda: watch(folder, "mine", ProgressDisplay(enabled=False)),
         lambda: ask(folder, "mine", {"do": "extend", "num_models": 3}),
     ):
         with refused(CorruptError, text):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from hopyard.hopper.state import Record
+from hopyard.hopper.state import JournalRecord
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.storage.format import format_header
 from hopyard.tune import Run, load_model
@@ -22,7 +22,7 @@ class Made:
 
     def __init__(self, mode: str = "max", workers: int = 2) -> None:
         self.workers, self.clock = workers, 0.0
-        self.records: list[Record] = [
+        self.records: list[JournalRecord] = [
             {
                 "r": "run", "run_id": "r", "format": format_header(RUN_FORMAT), "settings": {"kind": "random"},
                 "layout": {"train": 1, "validate": 1}, "num_epochs": 2,
@@ -60,7 +60,7 @@ class Made:
     def run(self) -> Run:
         return Run(MemoryStore(), "r", self.records)
 
-    def units(self) -> list[Record]:
+    def units(self) -> list[JournalRecord]:
         return [record for record in self.records if record["r"] == "unit"]
 
     def schedule(self) -> ElementTree.Element:

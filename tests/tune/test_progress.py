@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from hopyard.hopper.state import RunState
-from hopyard.tune.progress import MOST_ROWS, Progress
+from hopyard.tune.progress import MOST_ROWS, ProgressDisplay
 
 
 class Screen:
@@ -17,7 +17,7 @@ class Screen:
     def __init__(self, mode: str = "max", epochs: int = 2, layout: Any = None, settings: Any = None) -> None:
         self.text = io.StringIO()
         console = Console(file=self.text, force_terminal=False, width=120, height=60)
-        self.progress = Progress(console=console)
+        self.progress = ProgressDisplay(console=console)
         self.state = RunState()
         self.console = console
         header = {
@@ -93,9 +93,9 @@ def test_a_record_of_one_trial_touches_no_other(monkeypatch: Any) -> None:
     for number in range(1000):
         screen.trial(number)
     touched: list[int] = []
-    update = Progress._update
+    update = ProgressDisplay._update
     monkeypatch.setattr(
-        Progress, "_update", lambda self, state, trial, worker: touched.append(trial.number)
+        ProgressDisplay, "_update", lambda self, state, trial, worker: touched.append(trial.number)
         or update(self, state, trial, worker)
     )  # fmt: skip
     monkeypatch.setattr(RunState, "ranked", None)
@@ -162,7 +162,7 @@ def test_a_larger_budget_and_trials_to_come_are_counted() -> None:
 
 def prepared(enabled: bool, terminal: bool) -> str:
     console = Console(file=io.StringIO(), width=120, force_terminal=terminal, color_system=None)
-    with Progress(enabled, console).preparing() as watch:
+    with ProgressDisplay(enabled, console).preparing() as watch:
         if watch is not None:
             watch("reading", 0.5, None)
             watch("writing", 0, 1200)
@@ -181,7 +181,7 @@ def test_preparation_is_a_bar_on_a_terminal_and_a_line_at_the_end() -> None:
 
 def test_data_that_is_there_is_not_said_to_be_prepared() -> None:
     console = Console(file=io.StringIO(), force_terminal=False)
-    with Progress(True, console).preparing() as watch:
+    with ProgressDisplay(True, console).preparing() as watch:
         assert watch is not None
         watch("reading", 7, None)
     assert isinstance(console.file, io.StringIO)

@@ -13,7 +13,7 @@ from rich.console import Console
 from hopyard.hopper.journal import Journal
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.tune import open_run
-from hopyard.tune.progress import Progress
+from hopyard.tune.progress import ProgressDisplay
 from hopyard.tune.watching import watch
 
 
@@ -29,7 +29,7 @@ def test_a_watcher_is_told_when_the_driver_waits_for_space_and_when_it_goes_on(
         [lambda: journal.tell_full(True), lambda: None, lambda: journal.tell_full(False), journal.close]
     )
     out = io.StringIO()
-    with Progress(console=Console(file=out, width=120)) as progress:
+    with ProgressDisplay(console=Console(file=out, width=120)) as progress:
         watch(folder, run_id, progress, wait=lambda seconds: next(steps)())
     said = [
         line for line in out.getvalue().splitlines() if line.startswith(("the run waits", "there is space"))

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from hopyard.objects import pickles
 
-Part: TypeAlias = bytes | bytearray | memoryview
+MessagePart: TypeAlias = bytes | bytearray | memoryview
 
 HEADER = struct.Struct("<IIQ")
 OUT_OF_BAND = 64 * 1024  # smaller buffers are cheaper inside the pickle
@@ -36,13 +36,13 @@ class Kind(IntEnum):
     LINES = 6  # [both] ask for the last lines of output; the answer, joined by newlines
 
 
-def dumps(value: Any, *, copy: bool) -> list[Part]:
+def dumps(value: Any, *, copy: bool) -> list[MessagePart]:
     """``value`` as parts of a message.
 
     With ``copy`` the parts are the caller's to keep: later changes of the arrays in ``value`` do not
     reach them. Without, large buffers are views of those arrays.
     """
-    buffers: list[Part] = []
+    buffers: list[MessagePart] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
         view = buffer.raw()
@@ -54,7 +54,7 @@ def dumps(value: Any, *, copy: bool) -> list[Part]:
     return [pickles.dumps(value, keep), *buffers]
 
 
-def loads(parts: Sequence[Part]) -> Any:
+def loads(parts: Sequence[MessagePart]) -> Any:
     """The value that ``dumps`` made these parts of; its arrays share the parts' memory."""
     return pickle.loads(parts[0], buffers=parts[1:])
 
@@ -73,7 +73,7 @@ class Channel:
         assert isinstance(wanted, memoryview)
         return wanted
 
-    def send(self, kind: Kind, parts: Sequence[Part]) -> bool:
+    def send(self, kind: Kind, parts: Sequence[MessagePart]) -> bool:
         """Queue a message and send what the socket takes; True when nothing is left to send."""
         sizes = [len(part) for part in parts]
         header = HEADER.pack(kind, len(parts), sizes[0]) + struct.pack(f"<{len(sizes) - 1}Q", *sizes[1:])
@@ -95,7 +95,7 @@ class Channel:
                 sent -= len(first)
         return True
 
-    def receive(self) -> tuple[Kind, list[Part]] | None:
+    def receive(self) -> tuple[Kind, list[MessagePart]] | None:
         """The next message, or None if it has not arrived completely (non-blocking sockets only).
 
         Raises:
@@ -123,7 +123,7 @@ class Channel:
         self.sock.close()
 
 
-def _decode() -> Generator[memoryview | tuple[Kind, list[Part]], None, None]:
+def _decode() -> Generator[memoryview | tuple[Kind, list[MessagePart]], None, None]:
     """Yields the memory to be filled next, and each message once all of it is filled."""
     while True:
         header = bytearray(HEADER.size)

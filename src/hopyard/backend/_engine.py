@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from hopyard.backend._process import Launch
+from hopyard.backend._process import LaunchSettings
 from hopyard.backend._slot import NEVER, Slot
 from hopyard.backend._task import Task
 from hopyard.backend.output import Outlet
@@ -29,7 +29,9 @@ GRACE = 0.5  # seconds that a busy worker has to notice the end of its channel, 
 class Engine:
     """The running workers of one backend, from start to stop."""
 
-    def __init__(self, launches: Sequence[Launch], unit_timeout: float | None, outlet: Outlet) -> None:
+    def __init__(
+        self, launches: Sequence[LaunchSettings], unit_timeout: float | None, outlet: Outlet
+    ) -> None:
         self._pid = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._woken, self._wake = os.pipe()

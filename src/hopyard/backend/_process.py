@@ -35,7 +35,7 @@ HINTS = {
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchSettings:
     """Settings that a worker's process is started with.
 
     Attributes:
@@ -49,7 +49,7 @@ class Launch:
     log_level: int | None = None
 
 
-class Stream:
+class OutputPipe:
     """A worker's stdout or stderr: a pipe, read without blocking, split into lines."""
 
     def __init__(self, name: str, pipe: IO[bytes]) -> None:
@@ -84,7 +84,7 @@ class WorkerProcess:
     That thread also starts it, because Linux kills the worker when the *thread* that started it ends.
     """
 
-    def __init__(self, number: int, launch: Launch, outlet: Outlet) -> None:
+    def __init__(self, number: int, launch: LaunchSettings, outlet: Outlet) -> None:
         self.number = number
         self.lines = kept_lines()
         self._outlet = outlet
@@ -98,14 +98,14 @@ class WorkerProcess:
         self.channel = Channel(ours)
         assert self.popen.stdout is not None
         assert self.popen.stderr is not None
-        self.streams = [Stream("stdout", self.popen.stdout), Stream("stderr", self.popen.stderr)]
+        self.streams = [OutputPipe("stdout", self.popen.stdout), OutputPipe("stderr", self.popen.stderr)]
         self.exit_descriptor = _exit_descriptor(self.popen.pid)
         # Read when the worker is up; the pipe holds it until then.
         with contextlib.suppress(OSError):  # it is dead already, which its exit will report
             level = logging.getLogger().level if launch.log_level is None else launch.log_level
             self.channel.send(Kind.HELLO, dumps({"log_level": level}, copy=True))
 
-    def show(self, stream: Stream, *, end_of_task: bool = False) -> None:
+    def show(self, stream: OutputPipe, *, end_of_task: bool = False) -> None:
         """Pass on the lines that the stream has, and remember them for evidence."""
         for tag, line in stream.end_task() if end_of_task else stream.read():
             self.lines.append(line)
@@ -132,7 +132,7 @@ class WorkerProcess:
         return "Its last lines:\n  " + "\n  ".join(self.lines)
 
 
-def _start(descriptor: int, launch: Launch) -> subprocess.Popen[bytes]:
+def _start(descriptor: int, launch: LaunchSettings) -> subprocess.Popen[bytes]:
     paths = import_path()
     paths += [path for path in launch.paths if path not in paths]
     return subprocess.Popen(

@@ -14,7 +14,7 @@ from typing import Any
 import hopyard
 from hopyard.backend._process import import_path
 from hopyard.backend._task import Task
-from hopyard.backend.agent import Answer, Site
+from hopyard.backend.agent import AgentSettings, Answer
 from hopyard.backend.remote import Cluster
 from hopyard.errors import StorageFullError, UsageError, WorkerLostError, WorkerMismatchError
 from hopyard.wording import counted
@@ -129,15 +129,15 @@ class Actors(Cluster):
         for worker in range(self._num_workers):
             self._new_place(worker)
 
-    def call(self, site: Site, worker: int, task: Task) -> Answer:
+    def call(self, settings: AgentSettings, worker: int, task: Task) -> Answer:
         import ray
 
         if "GPU" not in self._asked:
-            site = replace(site, env={**site.env, "CUDA_VISIBLE_DEVICES": ""})
+            settings = replace(settings, env={**settings.env, "CUDA_VISIBLE_DEVICES": ""})
         place = self._place(worker)
         try:
             run = place.actor.run.options(name=task.label)
-            answer: Answer = ray.get(run.remote(site, worker, task.label, task.parts))
+            answer: Answer = ray.get(run.remote(settings, worker, task.label, task.parts))
             is_failure = answer.kind == "failed"
             return replace(answer, where=f"{answer.where} on {place.host}") if is_failure else answer
         except ray.exceptions.OutOfDiskError as error:
@@ -299,9 +299,9 @@ def _actor_class() -> type:
                 facts["hopyard"] = hopyard.__version__
             return facts
 
-        def run(self, site: Site, worker: int, name: str, parts: Any) -> Answer:
+        def run(self, settings: AgentSettings, worker: int, name: str, parts: Any) -> Answer:
             from hopyard.backend.agent import run_here
 
-            return run_here(site, worker, name, parts)
+            return run_here(settings, worker, name, parts)
 
     return Worker

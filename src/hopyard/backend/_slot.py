@@ -16,8 +16,8 @@ import time
 from collections import deque
 from concurrent.futures import Future
 
-from hopyard.backend._channel import Kind, Part
-from hopyard.backend._process import Launch, Stream, WorkerProcess, how_it_ended
+from hopyard.backend._channel import Kind, MessagePart
+from hopyard.backend._process import LaunchSettings, OutputPipe, WorkerProcess, how_it_ended
 from hopyard.backend._task import Task
 from hopyard.backend.output import Outlet
 from hopyard.errors import UnitTimeoutError, WorkerError, WorkerLostError
@@ -31,7 +31,7 @@ class Slot:
     def __init__(
         self,
         number: int,
-        launch: Launch,
+        launch: LaunchSettings,
         unit_timeout: float | None,
         outlet: Outlet,
         selector: selectors.BaseSelector,
@@ -144,7 +144,7 @@ class Slot:
             self.deadline = time.monotonic() + self._unit_timeout
         self._send(self.process, Kind.TASK, task.parts)
 
-    def _send(self, process: WorkerProcess, kind: Kind, parts: list[Part]) -> None:
+    def _send(self, process: WorkerProcess, kind: Kind, parts: list[MessagePart]) -> None:
         try:
             everything_sent = process.channel.send(kind, parts)
         except OSError:
@@ -170,7 +170,7 @@ class Slot:
         if message is not None:
             self._on_message(process, *message)
 
-    def _on_message(self, process: WorkerProcess, kind: Kind, parts: list[Part]) -> None:
+    def _on_message(self, process: WorkerProcess, kind: Kind, parts: list[MessagePart]) -> None:
         if kind is Kind.READY:
             self._ready = True
             self._answer_starts(None)
@@ -182,7 +182,7 @@ class Slot:
         else:
             self._settle(process, kind, parts)
 
-    def _settle(self, process: WorkerProcess, kind: Kind, parts: list[Part]) -> None:
+    def _settle(self, process: WorkerProcess, kind: Kind, parts: list[MessagePart]) -> None:
         """The task has answered: its output first, then the next task, then its future."""
         place = self._place()
         task, self._task = self._task, None
@@ -195,7 +195,7 @@ class Slot:
         else:
             task.fail(parts, place)
 
-    def _on_output(self, process: WorkerProcess, stream: Stream, mask: int) -> None:
+    def _on_output(self, process: WorkerProcess, stream: OutputPipe, mask: int) -> None:
         if process is not self.process:
             return
         process.show(stream)

@@ -12,7 +12,7 @@ import hopyard
 from hopyard.backend._spark_executors import Executor, alive_ids, assign, list_executors
 from hopyard.backend._spark_task import Said, carrier, closer
 from hopyard.backend._task import Task
-from hopyard.backend.agent import Answer, Site
+from hopyard.backend.agent import AgentSettings, Answer
 from hopyard.backend.remote import Cluster
 from hopyard.data.frames.spark_failures import LAST_FAILURE, is_full, is_unfit, without_stack
 from hopyard.data.frames.spark_tasks import ENVIRONMENT
@@ -49,8 +49,8 @@ class SparkCluster(Cluster):
         """Executor that the worker's tasks are pinned to now; None: none."""
         return self._places[worker]
 
-    def call(self, site: Site, worker: int, task: Task) -> Answer:
-        unit = pickles.dumps((site, worker, task.label, [bytes(part) for part in task.parts]))
+    def call(self, settings: AgentSettings, worker: int, task: Task) -> Answer:
+        unit = pickles.dumps((settings, worker, task.label, [bytes(part) for part in task.parts]))
         place, rows = self._pinned(worker)
         self._busy.add(worker)
         try:
@@ -61,7 +61,7 @@ class SparkCluster(Cluster):
             raise self._failure(worker, place, task, error) from error
         finally:
             self._busy.discard(worker)
-        self._drivers[worker] = site.driver
+        self._drivers[worker] = settings.driver
         kind, stage, host, fields = said
         if kind == "repeated":
             raise self._first_failure(worker, stage, place, task)

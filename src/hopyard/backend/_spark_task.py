@@ -23,7 +23,7 @@ def carrier(unit: Callable[[], bytes], version: str) -> Callable[[Iterator[Any]]
     """The function for the one partition of a job.
 
     Args:
-        unit: gives the pickled (site, worker, name, parts), on the executor.
+        unit: gives the pickled (settings, worker, name, parts), on the executor.
         version: of the driver's Hopyard.
     """
 
@@ -52,11 +52,11 @@ def carrier(unit: Callable[[], bytes], version: str) -> Callable[[Iterator[Any]]
         if why is not None:
             yield "unfit", stage, host, (why,)
             return
-        site, worker, name, parts = pickle.loads(unit())
+        settings, worker, name, parts = pickle.loads(unit())
         resources = context.resources()
         if "gpu" in resources:
-            site.env["CUDA_VISIBLE_DEVICES"] = ",".join(resources["gpu"].addresses)
-        answer = agent.run_here(site, worker, name, parts)
+            settings.env["CUDA_VISIBLE_DEVICES"] = ",".join(resources["gpu"].addresses)
+        answer = agent.run_here(settings, worker, name, parts)
         parts = [bytearray(part) for part in answer.parts]
         yield "answer", stage, host, (answer.kind, parts, answer.where, answer.lines)
 

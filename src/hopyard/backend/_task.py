@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from hopyard.backend._channel import Part, dumps, loads
+from hopyard.backend._channel import MessagePart, dumps, loads
 from hopyard.errors import UsageError
 
 
@@ -31,7 +31,7 @@ class Task:
         self.worker: int | None = None
         self.future: Future[Any] = Future()
         try:
-            self.parts: list[Part] = dumps((fn, args), copy=True)
+            self.parts: list[MessagePart] = dumps((fn, args), copy=True)
         except UsageError:
             raise  # an object that says itself why it cannot travel
         except Exception as error:
@@ -50,7 +50,7 @@ class Task:
         self.future.cancel()
         self.begin()
 
-    def succeed(self, parts: Sequence[Part]) -> None:
+    def succeed(self, parts: Sequence[MessagePart]) -> None:
         try:
             result = loads(parts)
         except Exception as error:
@@ -59,7 +59,7 @@ class Task:
         else:
             self.future.set_result(result)
 
-    def fail(self, parts: Sequence[Part], where: str) -> None:
+    def fail(self, parts: Sequence[MessagePart], where: str) -> None:
         """Set the exception that ``_worker._failure`` packed."""
         summary, text, pickled = (bytes(part) for part in parts)
         try:

@@ -24,7 +24,7 @@ from typing import NoReturn, TextIO
 import cloudpickle
 
 from hopyard.backend import output
-from hopyard.backend._channel import Channel, Kind, Part, dumps, loads
+from hopyard.backend._channel import Channel, Kind, MessagePart, dumps, loads
 from hopyard.backend.base import without_exit
 
 PR_SET_PDEATHSIG = 1
@@ -69,7 +69,7 @@ def _serve(channel: Channel, libc: ctypes.CDLL) -> None:
         server.serve_one()
 
 
-def _receive(channel: Channel) -> tuple[Kind, list[Part]]:
+def _receive(channel: Channel) -> tuple[Kind, list[MessagePart]]:
     message = channel.receive()
     assert message is not None, "the worker's socket is blocking"
     return message
@@ -95,7 +95,7 @@ class _Server:
             self._leave(kind, answer)
         self._channel.send(kind, answer)
 
-    def _leave(self, kind: Kind, answer: list[Part]) -> NoReturn:
+    def _leave(self, kind: Kind, answer: list[MessagePart]) -> NoReturn:
         """End a process that the task forked and let return: the worker itself serves and answers."""
         if kind is Kind.FAILED:
             output.write_all(2, bytes(answer[1]))
@@ -126,7 +126,7 @@ class _Server:
         self._libc.fflush(None)
 
 
-def _run(parts: Sequence[Part]) -> tuple[Kind, list[Part]]:
+def _run(parts: Sequence[MessagePart]) -> tuple[Kind, list[MessagePart]]:
     try:
         fn, args = loads(parts)
         return Kind.DONE, dumps(fn(*args), copy=False)
@@ -134,7 +134,7 @@ def _run(parts: Sequence[Part]) -> tuple[Kind, list[Part]]:
         return Kind.FAILED, _failure(error)
 
 
-def _failure(error: BaseException) -> list[Part]:
+def _failure(error: BaseException) -> list[MessagePart]:
     """Summary, traceback, and the exception itself if it can be pickled."""
     own_frame = error.__traceback__
     lines = traceback.format_exception(type(error), error, own_frame and own_frame.tb_next)

@@ -13,17 +13,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hopyard.backend._channel import Part
+from hopyard.backend._channel import MessagePart
 from hopyard.backend._engine import Engine
-from hopyard.backend._process import Launch
+from hopyard.backend._process import LaunchSettings
 from hopyard.backend._task import Task
 from hopyard.backend.output import Outlet
 from hopyard.errors import UnitTimeoutError, WorkerLostError
 
 
 @dataclass(frozen=True)
-class Site:
-    """Settings that a driver gives to its agents. Travels with every task; equal sites share a process.
+class AgentSettings:
+    """Settings that a driver gives to its agents. Travels with every task; agents with equal settings share a process.
 
     Attributes:
         driver: a name for the backend's start, new for each: an agent ends the worker of another one.
@@ -53,7 +53,7 @@ class Answer:
     """
 
     kind: Literal["done", "failed", "lost", "timeout"]
-    parts: list[Part] = field(default_factory=list)
+    parts: list[MessagePart] = field(default_factory=list)
     where: str = ""
     lines: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -61,12 +61,12 @@ class Answer:
 class Agent:
     """Keeps one worker's process. Only one thread may call it."""
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def __init__(self, settings: AgentSettings) -> None:
+        self.settings = settings
         self._outlet = _Kept()
         self._engine = self._started()
 
-    def run(self, worker: int, name: str, parts: Sequence[Part]) -> Answer:
+    def run(self, worker: int, name: str, parts: Sequence[MessagePart]) -> Answer:
         """Run the task of that worker, in a fresh process if the last one ended."""
         if self._engine.ended:
             self._engine = self._started()
@@ -86,8 +86,8 @@ class Agent:
         self._engine.stop()
 
     def _started(self) -> Engine:
-        launch = Launch(self.site.env, self.site.paths, self.site.log_level)
-        return Engine([launch], self.site.unit_timeout, self._outlet)
+        launch = LaunchSettings(self.settings.env, self.settings.paths, self.settings.log_level)
+        return Engine([launch], self.settings.unit_timeout, self._outlet)
 
 
 class _Kept(Outlet):
@@ -108,14 +108,14 @@ class _Kept(Outlet):
 class _Passed(Task):
     """A task that the driver pickled, and whose answer the driver will unpickle."""
 
-    def __init__(self, worker: int, name: str, parts: Sequence[Part]) -> None:
+    def __init__(self, worker: int, name: str, parts: Sequence[MessagePart]) -> None:
         self.worker, self.name, self.label, self.parts = worker, name, name, list(parts)
         self.future: Future[Answer] = Future()
 
-    def succeed(self, parts: Sequence[Part]) -> None:
+    def succeed(self, parts: Sequence[MessagePart]) -> None:
         self.future.set_result(Answer("done", list(parts)))
 
-    def fail(self, parts: Sequence[Part], where: str) -> None:
+    def fail(self, parts: Sequence[MessagePart], where: str) -> None:
         self.future.set_result(Answer("failed", list(parts), where))
 
 
@@ -123,23 +123,23 @@ _agent: Agent | None = None
 _pid = 0
 
 
-def run_here(site: Site, worker: int, name: str, parts: Sequence[Part]) -> Answer:
-    """Run a task by this process's agent, which is made if there is none for that site.
+def run_here(settings: AgentSettings, worker: int, name: str, parts: Sequence[MessagePart]) -> Answer:
+    """Run a task by this process's agent, which is made if there is none with those settings.
 
     One process serves all workers whose tasks come here: where several share an executor, each of its
     processes would otherwise keep one worker's process for each of them.
     """
     global _agent, _pid
-    if _agent is None or _pid != os.getpid() or _agent.site != site:
+    if _agent is None or _pid != os.getpid() or _agent.settings != settings:
         if _agent is not None:
             _agent.close()  # in a fork of the process that made it: nothing
-        _agent, _pid = Agent(site), os.getpid()
+        _agent, _pid = Agent(settings), os.getpid()
     return _agent.run(worker, name, parts)
 
 
 def close_here(driver: str) -> None:
     """End this process's worker if it is that driver's."""
     global _agent
-    if _agent is not None and _agent.site.driver == driver:
+    if _agent is not None and _agent.settings.driver == driver:
         _agent.close()
         _agent = None

@@ -10,7 +10,7 @@ from typing import Any
 
 from hopyard.backend import devices
 from hopyard.backend._engine import Engine
-from hopyard.backend._process import Launch
+from hopyard.backend._process import LaunchSettings
 from hopyard.backend._task import Task
 from hopyard.backend.base import Backend, check_timeout, check_worker, common_env
 from hopyard.backend.output import Listener, Outlet
@@ -105,7 +105,9 @@ class LocalBackend(Backend):
 
     def _running(self) -> Engine:
         if self._engine is None or self._engine.ended:
-            self._engine = Engine([Launch(env) for env in self._envs], self.unit_timeout, self._outlet)
+            self._engine = Engine(
+                [LaunchSettings(env) for env in self._envs], self.unit_timeout, self._outlet
+            )
             # The engine's thread does not know this object, so forgetting it stops the workers.
             self._end = weakref.finalize(self, self._engine.stop)
         return self._engine

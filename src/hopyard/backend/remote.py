@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from hopyard.backend._process import import_path
 from hopyard.backend._task import Task
-from hopyard.backend.agent import Answer, Site
+from hopyard.backend.agent import AgentSettings, Answer
 from hopyard.backend.base import Backend, check_timeout, check_worker, common_env
 from hopyard.backend.output import Listener, Outlet
 from hopyard.checks import integer
@@ -41,7 +41,7 @@ class Cluster(ABC):
         """
 
     @abstractmethod
-    def call(self, site: Site, worker: int, task: Task) -> Answer:
+    def call(self, settings: AgentSettings, worker: int, task: Task) -> Answer:
         """Have the agent of that worker run the task; return its answer.
 
         Raises:
@@ -154,8 +154,10 @@ class _Session:
     ) -> None:
         self._cluster, self._pid, self._stopped = cluster, os.getpid(), False
         level = logging.getLogger().level
-        site = Site(uuid.uuid4().hex, common_env(threads), unit_timeout, tuple(import_path()), level)
-        self._lines = [_Line(cluster, site, number, outlet) for number in range(workers)]
+        settings = AgentSettings(
+            uuid.uuid4().hex, common_env(threads), unit_timeout, tuple(import_path()), level
+        )
+        self._lines = [_Line(cluster, settings, number, outlet) for number in range(workers)]
         # Finalizers would run at exit too, but maybe after the engine's own end, which this must come before: what
         # was registered last runs first, and the engine is imported by now.
         atexit.register(self.stop)
@@ -187,8 +189,8 @@ _Answered: TypeAlias = Answer | WorkerError | StorageFullError
 class _Line:
     """One worker's tasks, in the order submitted, and the thread that has them run."""
 
-    def __init__(self, cluster: Cluster, site: Site, worker: int, outlet: Outlet) -> None:
-        self._cluster, self._site, self._worker, self._outlet = cluster, site, worker, outlet
+    def __init__(self, cluster: Cluster, settings: AgentSettings, worker: int, outlet: Outlet) -> None:
+        self._cluster, self._settings, self._worker, self._outlet = cluster, settings, worker, outlet
         self._tasks: deque[Task] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -228,7 +230,7 @@ class _Line:
     def _serve(self) -> None:
         while (task := self._next()) is not None:
             try:
-                answer: _Answered = self._cluster.call(self._site, self._worker, task)
+                answer: _Answered = self._cluster.call(self._settings, self._worker, task)
             except (WorkerError, StorageFullError) as error:
                 answer = error
             except Exception as error:  # of any kind, from the engine's client: the task was not answered

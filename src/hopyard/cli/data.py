@@ -35,7 +35,7 @@ Validation = Annotated[
 Seed = Annotated[int, typer.Option(help="Of the order of the rows, and of a share for validation.")]
 
 
-class Nulls(StrEnum):
+class NullPolicy(StrEnum):
     """Policies for nulls."""
 
     error = "error"
@@ -65,7 +65,9 @@ class Output(StrEnum):
     torch = "torch"
 
 
-NullsOption = Annotated[Nulls, typer.Option(help="fill: zeros instead; mask: and a column that says where.")]
+NullsOption = Annotated[
+    NullPolicy, typer.Option(help="fill: zeros instead; mask: and a column that says where.")
+]
 RaggedOption = Annotated[
     RaggedRows, typer.Option(help="keep: values and offsets; pad: zeros up to the longest.")
 ]
@@ -91,7 +93,7 @@ def prepare(
     validation: Validation = "0.25",
     features: Annotated[str | None, typer.Option(help="Columns to keep, with commas between.")] = None,
     labels: Annotated[str | None, typer.Option(help="More columns to keep.")] = None,
-    nulls: NullsOption = Nulls.error,
+    nulls: NullsOption = NullPolicy.error,
     ragged: RaggedOption = RaggedRows.error,
     seed: Seed = 0,
     types: Annotated[str, typer.Option(help="Of columns of CSV files: id=text,age=int16.")] = "",
@@ -114,7 +116,7 @@ def convert_petastorm_command(
     store: StorePath,
     columns: Annotated[str | None, typer.Option(help="Fields to convert, with commas between.")] = None,
     validation: Validation = "none",
-    nulls: NullsOption = Nulls.error,
+    nulls: NullsOption = NullPolicy.error,
     ragged: RaggedOption = RaggedRows.error,
     seed: Seed = 0,
     images: Annotated[
@@ -158,7 +160,7 @@ def throughput(
     ] = None,
     output: Annotated[Output, typer.Option(help="What batches hold.")] = Output.numpy,
     seed: Annotated[int, typer.Option(help="Of the permutations.")] = 0,
-    nulls: NullsOption = Nulls.error,
+    nulls: NullsOption = NullPolicy.error,
 ) -> None:
     """Measure how fast a dataset is read here, beside the limits of the machine, and how well it is shuffled."""
     with RowProgress() as progress:

@@ -18,7 +18,7 @@ from hopyard.backend import LocalBackend
 from hopyard.cli.run import leaderboard
 from hopyard.cli.terminal import console, say
 from hopyard.hopper.journal import read_records
-from hopyard.hopper.state import Record, RunState
+from hopyard.hopper.state import JournalRecord, RunState
 from hopyard.missing import missing_extra
 from hopyard.storage import LocalStore
 from hopyard.tune import Callback, Model, RandomSearch, Run, TrialInfo, hp_choice, hp_loguniform, open_run
@@ -177,7 +177,7 @@ def _compare(undisturbed: Run, killed: Run) -> None:
     say("the result is identical, to the last bit.", style="bold green")
 
 
-def _done_twice(records: Iterable[Record]) -> int:
+def _done_twice(records: Iterable[JournalRecord]) -> int:
     visits = [(record["t"][0], record["v"]) for record in records if record["r"] == "unit"]
     return len(visits) - len(set(visits))
 

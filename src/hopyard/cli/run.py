@@ -17,7 +17,7 @@ from hopyard.cli.terminal import console, say
 from hopyard.errors import StorageError
 from hopyard.hopper.history import committed_units, rules_broken_by, traffic_of
 from hopyard.hopper.journal import holder, read_records
-from hopyard.hopper.state import Record, TrialState
+from hopyard.hopper.state import JournalRecord, TrialState
 from hopyard.tune import Run, list_runs
 from hopyard.tune.asking import extension_waits
 from hopyard.tune.describing import describe_epochs, describe_number, describe_params, describe_state
@@ -157,7 +157,7 @@ def _counted(run: Run) -> str:
     return f"{counted(len(run.state.trials), 'trial')} ({states})"
 
 
-def _schedule_in_numbers(units: list[Record]) -> str:
+def _schedule_in_numbers(units: list[JournalRecord]) -> str:
     if not units:
         return "no unit is done yet"
     workers = len({unit["w"] for unit in units})

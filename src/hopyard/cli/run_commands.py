@@ -19,7 +19,7 @@ from hopyard.tune import Run, open_run
 from hopyard.tune.asking import ask, extension_waits
 from hopyard.tune.launch import RESUMED_RUN, TAKEN_OVER_RUN
 from hopyard.tune.listing import find_run
-from hopyard.tune.progress import Progress
+from hopyard.tune.progress import ProgressDisplay
 from hopyard.tune.watching import status, watch
 
 
@@ -34,7 +34,7 @@ def watch_command(store: StorePath, run_id: RunId) -> None:
     """Show a run as it goes on, until it ends. Ctrl-C ends the watching, not the run."""
     folder = find_run(open_existing(store), run_id)
     try:
-        with Progress(console=console()) as progress:
+        with ProgressDisplay(console=console()) as progress:
             state = watch(folder, run_id, progress)
     except KeyboardInterrupt:
         say(f"run {run_id} goes on; this has only looked at it.")

@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import TypeAlias
 
-Key: TypeAlias = tuple[float, int, int]
+QueueKey: TypeAlias = tuple[float, int, int]
 """Lower goes first."""
 
 _LEVELS_FOR_ONE = 5  # going through so many priorities costs what looking at one member costs
@@ -38,11 +38,11 @@ class Queue:
 
     def __init__(self) -> None:
         self.members: int = 0
-        self._key_of: dict[int, Key] = {}  # by position, not bit: hashing a wide integer costs its width
-        self._levels: dict[Key, int] = {}
-        self._keys: list[Key] = []
+        self._key_of: dict[int, QueueKey] = {}  # by position, not bit: hashing a wide integer costs its width
+        self._levels: dict[QueueKey, int] = {}
+        self._keys: list[QueueKey] = []
 
-    def add(self, bit: int, key: Key) -> None:
+    def add(self, bit: int, key: QueueKey) -> None:
         level = self._levels.get(key, 0)
         if not level:
             insort(self._keys, key)

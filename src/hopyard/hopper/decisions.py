@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 
 from hopyard.errors import MetricError, SettingsError
-from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.search.base import Create, Operation, Searcher, Train
 from hopyard.wording import nearest
 
@@ -32,11 +32,11 @@ class Decisions:
         self._allowed: list[int] = []
         self._extension: tuple[tuple[int | None, int], list[Operation]] | None = None
 
-    def start(self) -> list[Record]:
+    def start(self) -> list[JournalRecord]:
         """The records that begin a run."""
         return self._records(self._searcher.start())
 
-    def after(self, record: Record) -> list[Record]:
+    def after(self, record: JournalRecord) -> list[JournalRecord]:
         """The records that follow from one that has just been applied."""
         if record["r"] == "end":
             self.targets.pop(record["t"], None)
@@ -44,7 +44,7 @@ class Decisions:
             return [] if by_searcher else self._records(self._searcher.exited(record["t"]))
         if record["r"] == "extend":
             return self._after_extension(record)
-        found: list[Record] = []
+        found: list[JournalRecord] = []
         for number in record["t"] if record["r"] == "unit" else ():
             trial = self._state.trials[number]
             progress = trial.progress
@@ -67,7 +67,7 @@ class Decisions:
             each.trial for each in operations if isinstance(each, Train) and each.trial in self._state.trials
         ]
 
-    def check_measured(self, record: Record) -> None:
+    def check_measured(self, record: JournalRecord) -> None:
         """Check that a trial's validation has the evaluation metric, before the unit record is applied: a unit that is
         not in the journal is done again.
 
@@ -99,21 +99,21 @@ class Decisions:
         """Virtual time at which the trial's next result is due: the trial due first should train first."""
         return self._searcher.due(trial)
 
-    def _after_extension(self, record: Record) -> list[Record]:
+    def _after_extension(self, record: JournalRecord) -> list[JournalRecord]:
         num_models = record.get("num_models", record["settings"].get("num_models"))
         budget = num_models, self._state.num_epochs * self._state.layout.train
         known, self._extension = self._extension, None
         operations = known[1] if known and known[0] == budget else self._searcher.extend(*budget)
         return self._records(operations)
 
-    def _after_validation(self, trial: TrialState) -> list[Record]:
+    def _after_validation(self, trial: TrialState) -> list[JournalRecord]:
         metric = self._state.metric
         value = trial.measured(metric.key)
         told = math.inf if math.isnan(value) else metric.smaller_is_better(value)
         return self._records(self._searcher.validated(trial.number, trial.progress.trained, told))
 
-    def _records(self, operations: Iterable[Operation]) -> list[Record]:
-        records: list[Record] = []
+    def _records(self, operations: Iterable[Operation]) -> list[JournalRecord]:
+        records: list[JournalRecord] = []
         for operation in operations:
             number = operation.trial
             if isinstance(operation, Create):
@@ -135,7 +135,7 @@ class Decisions:
         return "completed" if whole else "stopped"
 
 
-def replay(records: Iterable[Record], state: RunState, decisions: Decisions) -> list[Record]:
+def replay(records: Iterable[JournalRecord], state: RunState, decisions: Decisions) -> list[JournalRecord]:
     """Apply a journal's records to ``state``.
 
     Args:
@@ -147,7 +147,7 @@ def replay(records: Iterable[Record], state: RunState, decisions: Decisions) -> 
         SettingsError: the searcher now decides differently from what the journal holds.
     """
     void = _void(records)
-    expected: dict[tuple[str, int], Record] = {}
+    expected: dict[tuple[str, int], JournalRecord] = {}
     for index, record in enumerate(records):
         if index in void:
             state.apply(record)
@@ -168,7 +168,7 @@ def replay(records: Iterable[Record], state: RunState, decisions: Decisions) -> 
     return list(expected.values())
 
 
-def _void(records: Iterable[Record]) -> set[int]:
+def _void(records: Iterable[JournalRecord]) -> set[int]:
     """Indices of the records that a later one takes ``back``: a trial's failure, and all of a trial that it forgets,
     since it followed from failures. The searcher never hears of these."""
     void: set[int] = set()
@@ -187,14 +187,14 @@ def _void(records: Iterable[Record]) -> set[int]:
     return void
 
 
-def _drop_completions(expected: dict[tuple[str, int], Record]) -> None:
+def _drop_completions(expected: dict[tuple[str, int], JournalRecord]) -> None:
     """Version 0.1.0 extended runs without the ends that a kill had cut off: these trials were simply not completed."""
     for status, number in list(expected):
         if status == "completed":
             del expected[status, number]
 
 
-def _decision_key(record: Record) -> tuple[str, int] | None:
+def _decision_key(record: JournalRecord) -> tuple[str, int] | None:
     """Key of a record that follows from others; None for records of events."""
     if record["r"] == "trial":
         return ("trial", record["n"])
@@ -203,7 +203,7 @@ def _decision_key(record: Record) -> tuple[str, int] | None:
     return None
 
 
-def _check_same(decided: Record, recorded: Record) -> None:
+def _check_same(decided: JournalRecord, recorded: JournalRecord) -> None:
     if {**decided, "z": None} != {**recorded, "z": None}:
         raise SettingsError(
             f"the journal holds {recorded}, but the searcher now decides {decided}. The run was made with another "

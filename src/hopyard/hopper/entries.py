@@ -8,7 +8,7 @@ from enum import Enum
 from hopyard.hopper.units import Unit
 
 
-class Status(Enum):
+class PackStatus(Enum):
     READY = "ready"
     RUNNING = "running"
     PARKED = "parked"
@@ -30,7 +30,7 @@ class Pack:
     validated: int = 0
     todo: int = 0  # partitions not yet seen in this epoch, as bits
     reach: int = 0  # their sites, as bits; both only with free orders
-    status: Status = Status.PARKED
+    status: PackStatus = PackStatus.PARKED
     sites: int = 0  # where its next unit may be, as bits
     anywhere: bool = False  # its next unit may be on any worker
     worker: int | None = None

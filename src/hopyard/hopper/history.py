@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hopyard.hopper.scheduler import Layout
-from hopyard.hopper.state import Record, RunState
+from hopyard.hopper.state import JournalRecord, RunState
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Traffic:
     read: int
 
 
-def traffic_of(units: Iterable[Record]) -> Traffic:
+def traffic_of(units: Iterable[JournalRecord]) -> Traffic:
     """The sums over committed units. Journals older than the counters count as 0."""
     places: dict[int, int] = {}
     hops, sums = 0, Counter[str]()
@@ -41,7 +41,7 @@ def traffic_of(units: Iterable[Record]) -> Traffic:
     return Traffic(hops, sums["moved"], sums["written"], sums["read"])
 
 
-def read_state(records: Iterable[Record]) -> RunState:
+def read_state(records: Iterable[JournalRecord]) -> RunState:
     """The state that the records lead to, going back to durable progress."""
     state = RunState()
     for record in records:
@@ -50,9 +50,9 @@ def read_state(records: Iterable[Record]) -> RunState:
     return state
 
 
-def committed_units(records: Iterable[Record]) -> list[Record]:
+def committed_units(records: Iterable[JournalRecord]) -> list[JournalRecord]:
     """The unit records that count: those undone by a lost worker or driver are left out."""
-    state, units = RunState(), defaultdict[int, list[tuple[int, Record]]](list)
+    state, units = RunState(), defaultdict[int, list[tuple[int, JournalRecord]]](list)
     for index, record in enumerate(records):
         state.apply(record)
         if record["r"] == "unit":
@@ -67,12 +67,12 @@ def committed_units(records: Iterable[Record]) -> list[Record]:
     return [kept[index] for index in sorted(kept)]
 
 
-def _undo(units: list[tuple[int, Record]], visits: int) -> None:
+def _undo(units: list[tuple[int, JournalRecord]], visits: int) -> None:
     while units and units[-1][1]["v"] >= visits:
         units.pop()
 
 
-def broken_rules(records: Iterable[Record]) -> list[str]:
+def broken_rules(records: Iterable[JournalRecord]) -> list[str]:
     """The rules of model hopping that the committed units break, in words; empty if none.
 
     * A trial visits each partition exactly once in each phase of an epoch that it has completed, and
@@ -83,9 +83,12 @@ def broken_rules(records: Iterable[Record]) -> list[str]:
     return rules_broken_by(committed_units(records), Layout(**records[0]["layout"]))
 
 
-def rules_broken_by(units: Iterable[Record], layout: Layout) -> list[str]:
+def rules_broken_by(units: Iterable[JournalRecord], layout: Layout) -> list[str]:
     """The rules of model hopping that these committed units break, in words; empty if none."""
-    by_trial, by_worker = defaultdict[int, list[Record]](list), defaultdict[int, list[Record]](list)
+    by_trial, by_worker = (
+        defaultdict[int, list[JournalRecord]](list),
+        defaultdict[int, list[JournalRecord]](list),
+    )
     for unit in units:
         by_worker[unit["w"]].append(unit)
         for number in unit["t"]:
@@ -96,7 +99,7 @@ def rules_broken_by(units: Iterable[Record], layout: Layout) -> list[str]:
     return broken
 
 
-def _wrong_visits(number: int, units: list[Record], layout: Layout) -> list[str]:
+def _wrong_visits(number: int, units: list[JournalRecord], layout: Layout) -> list[str]:
     visits = [(_trained(unit, layout), unit["e"], unit["ph"], unit["p"]) for unit in units]
     training = Counter((epoch, partition) for _, epoch, phase, partition in visits if phase == "train")
     validation = Counter((trained, partition) for trained, _, phase, partition in visits if phase != "train")
@@ -124,7 +127,7 @@ def _wrong_visits(number: int, units: list[Record], layout: Layout) -> list[str]
     return wrong
 
 
-def _trained(unit: Record, layout: Layout) -> int:
+def _trained(unit: JournalRecord, layout: Layout) -> int:
     """Train units that the trial had done before; version 0.1.0 validated at the ends of epochs alone."""
     if "n" in unit:
         return int(unit["n"])
@@ -132,7 +135,7 @@ def _trained(unit: Record, layout: Layout) -> int:
     return epoch * layout.train + min(step, layout.train)
 
 
-def _overlaps(who: str, units: list[Record]) -> list[str]:
+def _overlaps(who: str, units: list[JournalRecord]) -> list[str]:
     ordered = sorted(units, key=lambda unit: (unit["a"], unit["z"]))
     return [
         f"{who} was in two units at {after['a']:.6f} s"

@@ -38,12 +38,12 @@ from hopyard.hopper.journal import Journal
 from hopyard.hopper.orders import rotating_order
 from hopyard.hopper.retention import Retention, check_states_are_kept
 from hopyard.hopper.scheduler import Position, Scheduler, Start, Unit
-from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.hopper.watcher import Watcher
-from hopyard.hopper.work import Options, Outcome, Work, evidence_of, unit_record
+from hopyard.hopper.work import Options, UnitOutcome, Work, evidence_of, unit_record
 from hopyard.storage import Store
 
-Observer: TypeAlias = Callable[[RunState, Record], None]
+Observer: TypeAlias = Callable[[RunState, JournalRecord], None]
 """Called on the driver with every record, in order, when the state is as that record left it."""
 
 ALIKE = 3
@@ -53,7 +53,7 @@ ALIKE = 3
 @dataclass(frozen=True)
 class _Ended:
     start: Start
-    future: Future[Outcome]
+    future: Future[UnitOutcome]
     began: float
 
 
@@ -133,7 +133,7 @@ class Hopper:
         self._watcher = Watcher(
             store, options.control_seconds, lambda *asked: self._events.put(_Asked(*asked))
         )
-        self._unshown: Record | None = None
+        self._unshown: JournalRecord | None = None
         """The last record, if observers were not told of it yet: that can wait until workers have what to do."""
         self._left_behind = False
         """Whether a unit ended in a way that may have left files that no record names."""
@@ -141,7 +141,7 @@ class Hopper:
         self._ends_at = math.inf if options.time_budget is None else state.clock + options.time_budget
         journal.on_failure = lambda error: self._events.put(_JournalFailed(error))
 
-    def run(self, pending: Sequence[Record] = ()) -> str:
+    def run(self, pending: Sequence[JournalRecord] = ()) -> str:
         """Drive the run until no trial is under way.
 
         Args:
@@ -168,7 +168,7 @@ class Hopper:
 
     # The loop -------------------------------------------------------------------------------
 
-    def _begin(self, pending: Sequence[Record]) -> None:
+    def _begin(self, pending: Sequence[JournalRecord]) -> None:
         offset, workers = self._now(), self._backend.num_workers
         whereabouts = self._journal.whereabouts()
         self._commit(
@@ -262,7 +262,7 @@ class Hopper:
         else:
             self._fail(ended.start, (evidence_of(error, ended.start),))
 
-    def _unit_done(self, ended: _Ended, outcome: Outcome) -> None:
+    def _unit_done(self, ended: _Ended, outcome: UnitOutcome) -> None:
         unit, state = ended.start.unit, outcome.states[0]
         trains = ended.start.unit.phase == "train"
         record = unit_record(
@@ -291,7 +291,7 @@ class Hopper:
         if not goes_on:
             self._retention.delete_of(unit.pack, self._journal.durable)
 
-    def _commit(self, record: Record) -> None:
+    def _commit(self, record: JournalRecord) -> None:
         """Apply, journal and show a record, and then all that follows from it."""
         records = deque([record])
         while records:
@@ -309,7 +309,7 @@ class Hopper:
                     target, urgency = self._decisions.targets[trial], self._decisions.urgency(trial)
                     self._start(self._scheduler.extend(trial, target, urgency))
 
-    def _with_other_states(self, record: Record) -> Sequence[int]:
+    def _with_other_states(self, record: JournalRecord) -> Sequence[int]:
         """The trials that need other states after the record than before."""
         match record["r"]:
             case "end":
@@ -322,7 +322,7 @@ class Hopper:
                 return [trial.number for trial in self._state.trials.values() if trial.running]
         return ()
 
-    def _tell_scheduler(self, record: Record) -> None:
+    def _tell_scheduler(self, record: JournalRecord) -> None:
         match record["r"]:
             case "trial":
                 self._add(self._state.trials[record["n"]])
@@ -350,7 +350,7 @@ class Hopper:
             future = self._backend.submit(start.worker, fn, *args)
             future.add_done_callback(functools.partial(self._ended, start, began))
 
-    def _ended(self, start: Start, began: float, future: Future[Outcome]) -> None:
+    def _ended(self, start: Start, began: float, future: Future[UnitOutcome]) -> None:
         self._events.put(_Ended(start, future, began))
 
     def _must_be_saved(self, unit: Unit) -> bool:
@@ -454,7 +454,7 @@ class Hopper:
             for observer in self._observers:
                 self._observe(observer, record)
 
-    def _observe(self, observer: Observer, record: Record) -> None:
+    def _observe(self, observer: Observer, record: JournalRecord) -> None:
         """An observer that fails is shown, once for each place where it does, and costs no work."""
         try:
             observer(self._state, record)

@@ -27,18 +27,27 @@ from typing import Any, TypeAlias
 
 from hopyard.errors import StorageError, StorageFullError
 from hopyard.hopper.segments import FOLDER, Segments
-from hopyard.hopper.state import Record, trial_folder, units_states
+from hopyard.hopper.state import JournalRecord, trial_folder, units_states
 from hopyard.objects.lease import Lease, holder_of
 from hopyard.storage import Store
 from hopyard.storage.full import wait_for_space
 
-__all__ = ["FOLDER", "Journal", "Records", "Tail", "first_and_last", "has_records", "holder", "read_records"]
+__all__ = [
+    "FOLDER",
+    "Journal",
+    "JournalFollower",
+    "Records",
+    "first_and_last",
+    "has_records",
+    "holder",
+    "read_records",
+]
 
 _LEASE = "lease"
 _SPACE = "lease.space"  # there while the holder has space: to delete it takes none
 
 
-def read_records(store: Store) -> Iterator[Record]:
+def read_records(store: Store) -> Iterator[JournalRecord]:
     """The records of the run in ``store`` (the run's folder), in order; none if there is no run.
 
     A last segment that a power failure damaged is left out, with a warning; the next driver puts it aside.
@@ -58,7 +67,7 @@ def read_records(store: Store) -> Iterator[Record]:
         )
 
 
-def first_and_last(store: Store) -> tuple[Record, Record]:
+def first_and_last(store: Store) -> tuple[JournalRecord, JournalRecord]:
     """The first and the last record of the run in ``store``, without parsing the others; empty ones if it has none."""
     first = last = b"{}"
     for body in filter(None, Segments(store).read()):
@@ -82,7 +91,7 @@ def holder(store: Store) -> dict[str, Any] | None:
     return held
 
 
-class Tail:
+class JournalFollower:
     """The records of the run in ``store`` as they come, for watching it."""
 
     def __init__(self, store: Store, from_end: bool = False) -> None:
@@ -91,9 +100,9 @@ class Tail:
         if from_end:
             self._segments.seek_end()
 
-    def new(self) -> list[Record]:
+    def new(self) -> list[JournalRecord]:
         """The records since the last call. If there are none, and there is a run, this costs one listing."""
-        found: list[Record] = []
+        found: list[JournalRecord] = []
         try:
             for body in self._segments.read():
                 found += map(json.loads, body.splitlines())
@@ -109,7 +118,7 @@ class Records:
     def __init__(self, store: Store, last: int) -> None:
         self._store, self._last = store, last
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[JournalRecord]:
         segments = Segments(self._store)
         for body in segments.read() if self._last else ():
             yield from map(json.loads, body.splitlines())
@@ -121,7 +130,7 @@ class _Stop:
     """The last item of a writer's queue."""
 
 
-_Item: TypeAlias = Record | threading.Event | _Stop
+_Item: TypeAlias = JournalRecord | threading.Event | _Stop
 
 
 class Journal:
@@ -214,7 +223,7 @@ class Journal:
             else:
                 self._store.put(_SPACE, b"")
 
-    def append(self, record: Record) -> int:
+    def append(self, record: JournalRecord) -> int:
         """Write ``record`` soon. Returns its number: it is durable once ``durable`` is not below."""
         self._queue.put(record)
         self._appended += 1
@@ -261,7 +270,7 @@ class Journal:
             for item in waiting:
                 item.set()
 
-    def _write_segment(self, records: list[Record], seal: bool) -> None:
+    def _write_segment(self, records: list[JournalRecord], seal: bool) -> None:
         if records:
             if self._unsynced:
                 try:
@@ -279,7 +288,7 @@ class Journal:
             self._append(b"")
             self.durable = self._written
 
-    def _sync_states(self, records: list[Record]) -> None:
+    def _sync_states(self, records: list[JournalRecord]) -> None:
         """Sync new states to the disk. An error here ends the run: bytes that a disk did not take may read as written
         for a while."""
         new: dict[str, None] = {}

@@ -38,12 +38,12 @@ from itertools import islice
 from math import floor, log
 from typing import Literal
 
-from hopyard.hopper.bits import Key, Queue, bits, lowest
-from hopyard.hopper.entries import Pack, Site, Status, burden
+from hopyard.hopper.bits import Queue, QueueKey, bits, lowest
+from hopyard.hopper.entries import Pack, PackStatus, Site, burden
 from hopyard.hopper.orders import VisitOrder
 from hopyard.hopper.units import Layout, Position, Start, Unit
 
-__all__ = ["Layout", "Position", "Scheduler", "Start", "Status", "Unit"]
+__all__ = ["Layout", "PackStatus", "Position", "Scheduler", "Start", "Unit"]
 
 
 _SOME = 16  # idle sites compared before one is chosen
@@ -123,11 +123,11 @@ class Scheduler:
         self._set_busy(worker)
         running = self._busy.pop(worker, None)
         if running is not None:
-            self._packs[running].status, self._packs[running].worker = Status.LOST, None
+            self._packs[running].status, self._packs[running].worker = PackStatus.LOST, None
         lost = [self._slot(bit) for bit in bits(self._held.get(worker, 0) & self._pinned)]
         for entry in lost:
             self._ready.discard(entry.bit)
-            entry.status = Status.LOST
+            entry.status = PackStatus.LOST
         for bit in bits(self._held.pop(worker, 0)):
             self._slot(bit).holder = None
             self._pinned &= ~bit
@@ -157,7 +157,7 @@ class Scheduler:
         """The pack may train up to ``target`` visits in all."""
         entry = self._packs[pack]
         entry.target, entry.urgency, entry.expected = target, urgency, None
-        if entry.status not in (Status.READY, Status.PARKED):
+        if entry.status not in (PackStatus.READY, PackStatus.PARKED):
             return []
         self._ready.discard(entry.bit)
         return self._settle(entry)
@@ -185,7 +185,7 @@ class Scheduler:
         assert worker is not None, f"pack {pack} is not running"
         assert unit is not None
         entry.worker = entry.unit = None
-        entry.status = Status.PARKED
+        entry.status = PackStatus.PARKED
         del self._busy[worker]
         if seconds is not None:
             self._measure(entry, seconds)
@@ -235,7 +235,7 @@ class Scheduler:
 
     def is_under_way(self, pack: int) -> bool:
         """Whether a unit of the pack is running."""
-        return pack in self._packs and self._packs[pack].status is Status.RUNNING
+        return pack in self._packs and self._packs[pack].status is PackStatus.RUNNING
 
     def unit_of(self, pack: int) -> Unit:
         """The unit that the pack is doing or, as far as is known, will do next."""
@@ -244,16 +244,16 @@ class Scheduler:
 
     def validate(self) -> None:
         """Raise AssertionError if an invariant does not hold."""
-        running = {n: p for n, p in self._packs.items() if p.status is Status.RUNNING}
+        running = {n: p for n, p in self._packs.items() if p.status is PackStatus.RUNNING}
         assert {p.worker: n for n, p in running.items()} == self._busy, "a worker and its pack disagree"
         assert not self._idle & self._busy.keys(), "a worker is idle and busy at once"
-        ready = {p.bit for p in self._packs.values() if p.status is Status.READY}
+        ready = {p.bit for p in self._packs.values() if p.status is PackStatus.READY}
         assert sum(ready) == self._ready.members, "a pack's status and the queue disagree"
         self._ready.validate()
         for number, pack in self._packs.items():
             due = self._is_due(pack)
-            assert pack.status is not Status.READY or due, f"pack {number} is ready with nothing to do"
-            assert pack.status is not Status.PARKED or not due, f"pack {number} is parked with work to do"
+            assert pack.status is not PackStatus.READY or due, f"pack {number} is ready with nothing to do"
+            assert pack.status is not PackStatus.PARKED or not due, f"pack {number} is parked with work to do"
             assert pack.holder is None or self._held[pack.holder] & pack.bit, f"nobody holds pack {number}"
         for worker in self._idle:
             waiting = [self._slot(bit).number for bit in bits(self._candidates(worker))]
@@ -369,7 +369,7 @@ class Scheduler:
             return self._left(entry) * entry.seconds / entry.measured
         return self._left(entry) * (self._seconds / self._measured if self._measured else 0.0)
 
-    def _key(self, entry: Pack) -> Key:
+    def _key(self, entry: Pack) -> QueueKey:
         if not self._longest:
             return (entry.urgency, 1, entry.visits)
         if not entry.measured and entry.expected is None:
@@ -378,8 +378,8 @@ class Scheduler:
 
     def _queue(self, entry: Pack) -> None:
         """Make the pack ready if it has something to do."""
-        entry.status = Status.READY if self._is_due(entry) else Status.PARKED
-        if entry.status is Status.PARKED:
+        entry.status = PackStatus.READY if self._is_due(entry) else PackStatus.PARKED
+        if entry.status is PackStatus.PARKED:
             self._aim(entry, 0)
             entry.unit = None
             return
@@ -434,7 +434,7 @@ class Scheduler:
         return self._offer(entry)
 
     def _offer(self, entry: Pack) -> list[Start]:
-        worker = None if self.paused or entry.status is not Status.READY else self._idle_for(entry)
+        worker = None if self.paused or entry.status is not PackStatus.READY else self._idle_for(entry)
         return [] if worker is None else [self._start(worker, entry)]
 
     def _idle_for(self, entry: Pack) -> int | None:
@@ -452,7 +452,7 @@ class Scheduler:
     def _start(self, worker: int, entry: Pack) -> Start:
         self._set_busy(worker)
         self._ready.discard(entry.bit)
-        entry.status, entry.worker, entry.anywhere = Status.RUNNING, worker, False
+        entry.status, entry.worker, entry.anywhere = PackStatus.RUNNING, worker, False
         entry.unit = entry.unit or self._unit(entry, worker)
         self._busy[worker] = entry.number
         self._taken[worker] = entry.bit

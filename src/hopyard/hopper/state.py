@@ -41,14 +41,14 @@ from hopyard.hopper.scheduler import Layout, Position
 from hopyard.objects import StateRef
 from hopyard.wording import counted
 
-Record: TypeAlias = dict[str, Any]
+JournalRecord: TypeAlias = dict[str, Any]
 
 ENDED = ("completed", "failed")
 """Statuses of runs in which there is nothing left to do."""
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrialProgress:
     """Progress of a trial within its epochs, and the state that belongs to it.
 
     Attributes:
@@ -115,8 +115,8 @@ class TrialState:
     group: int
     source: int | None = None
     status: str = "running"
-    progress: Progress = field(default_factory=Progress)
-    durable: Progress = field(default_factory=Progress)
+    progress: TrialProgress = field(default_factory=TrialProgress)
+    durable: TrialProgress = field(default_factory=TrialProgress)
     began: int = 0
     epochs: int = 0
     history: dict[str, list[float]] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class TrialState:
 
 
 @dataclass(frozen=True)
-class Metric:
+class EvaluationMetric:
     """Metric that decides between epochs and trials: a history key of validation, and its direction."""
 
     key: str
@@ -188,7 +188,7 @@ class RunState:
     """The state of one run. ``settings`` is empty until the ``run`` record was applied."""
 
     def __init__(self) -> None:
-        self.header: Record = {}
+        self.header: JournalRecord = {}
         self.trials: dict[int, TrialState] = {}
         self.units: int = 0
         self.sessions: int = 0
@@ -208,8 +208,8 @@ class RunState:
         return Layout(**self.header["layout"])
 
     @property
-    def metric(self) -> Metric:
-        return Metric(**self.header["metric"])
+    def metric(self) -> EvaluationMetric:
+        return EvaluationMetric(**self.header["metric"])
 
     @property
     def so_far(self) -> str:
@@ -226,7 +226,7 @@ class RunState:
     def num_epochs(self) -> int:
         return int(self.header["num_epochs"])
 
-    def apply(self, record: Record) -> None:
+    def apply(self, record: JournalRecord) -> None:
         """Change the state by one record of the journal."""
         handler = getattr(self, f"_apply_{record['r']}", None)
         if handler is None:
@@ -260,17 +260,17 @@ class RunState:
 
     # Records --------------------------------------------------------------------------------
 
-    def _apply_run(self, record: Record) -> None:
+    def _apply_run(self, record: JournalRecord) -> None:
         self.header = {k: v for k, v in record.items() if k != "r"}
         self._note_budget()
 
-    def _apply_session(self, record: Record) -> None:
+    def _apply_session(self, record: JournalRecord) -> None:
         self.sessions += 1
         self.finished, self.paused = None, False
         self._tick(record["offset"])
         self.roll_back()
 
-    def _apply_extend(self, record: Record) -> None:
+    def _apply_extend(self, record: JournalRecord) -> None:
         self.header.update({k: v for k, v in record.items() if k not in ("r", "c")})
         self._note_budget()
         self.controls = max(self.controls, record.get("c", 0))
@@ -283,19 +283,19 @@ class RunState:
         num_models = self.header["settings"].get("num_models")
         self.budgets.append({"num_models": num_models, "num_epochs": self.num_epochs})
 
-    def _apply_trial(self, record: Record) -> None:
+    def _apply_trial(self, record: JournalRecord) -> None:
         number = int(record["n"])
         trial = TrialState(number, record["params"], int(record["g"]), record.get("source"))
         if trial.source is not None:
             donor = self.trials[trial.source].durable
             home = trial.source if donor.home is None else donor.home
-            trial.progress = trial.durable = Progress(
+            trial.progress = trial.durable = TrialProgress(
                 donor.visits, donor.trained, 0, donor.trained, donor.state, home, donor.train
             )
             trial.began = donor.trained
         self.trials[number] = trial
 
-    def _apply_control(self, record: Record) -> None:
+    def _apply_control(self, record: JournalRecord) -> None:
         self.controls = record["c"]
         if "refused" in record:
             return
@@ -304,13 +304,13 @@ class RunState:
         if record["do"] in ("pause", "resume"):
             self.paused = record["do"] == "pause"
 
-    def _apply_lost(self, record: Record) -> None:
+    def _apply_lost(self, record: JournalRecord) -> None:
         self._tick(record["z"])
         for number in record["t"]:
             trial = self.trials[number]
             trial.lost_at = trial.progress.visits, trial.losses + 1
 
-    def _apply_back(self, record: Record) -> None:
+    def _apply_back(self, record: JournalRecord) -> None:
         for number in record["t"]:
             trial = self.trials[number]
             trial.progress = trial.durable
@@ -319,7 +319,7 @@ class RunState:
         for number in record.get("forget", ()):
             del self.trials[number]
 
-    def _apply_end(self, record: Record) -> None:
+    def _apply_end(self, record: JournalRecord) -> None:
         trial = self.trials[record["t"]]
         trial.status = record["status"]
         if trial.status != "failed" and trial.rung is not None:
@@ -331,10 +331,10 @@ class RunState:
     def _tick(self, now: float) -> None:
         self.clock = max(self.clock, now)
 
-    def _apply_finish(self, record: Record) -> None:
+    def _apply_finish(self, record: JournalRecord) -> None:
         self.finished, self.paused = record["status"], False
 
-    def _apply_unit(self, record: Record) -> None:
+    def _apply_unit(self, record: JournalRecord) -> None:
         self.units += 1
         self._tick(record["z"])
         for slot, number in enumerate(record["t"]):
@@ -353,7 +353,7 @@ class RunState:
             else:
                 self._validate_visit(trial, record, slot)
 
-    def _train_visit(self, trial: TrialState, record: Record, slot: int) -> None:
+    def _train_visit(self, trial: TrialState, record: JournalRecord, slot: int) -> None:
         before, reference = trial.progress, record["s"][slot]
         trial.progress = replace(
             before,
@@ -369,7 +369,7 @@ class RunState:
         if not self.layout.validate and (record.get("last") or self.ends_epoch(trial)):
             self._validated(trial, {})
 
-    def _validate_visit(self, trial: TrialState, record: Record, slot: int) -> None:
+    def _validate_visit(self, trial: TrialState, record: JournalRecord, slot: int) -> None:
         before, metrics = trial.progress, record["m"][slot]
         carried = (*before.carried, metrics) if "values" not in metrics else ()
         trial.progress = trial.durable = replace(
@@ -416,7 +416,7 @@ def trial_folder(number: int) -> str:
     return f"{number:05d}"
 
 
-def units_states(record: Record) -> Iterator[tuple[int, StateRef | None, StateRef | None]]:
+def units_states(record: JournalRecord) -> Iterator[tuple[int, StateRef | None, StateRef | None]]:
     """Each trial of a unit's record, the model's state and the metrics' that it names; nothing for other records."""
     if record["r"] == "unit":
         for trial, state, metrics in zip(record["t"], record["s"], record["m"], strict=True):

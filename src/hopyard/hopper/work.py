@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 from hopyard.errors import Evidence
 from hopyard.hopper.scheduler import Start, Unit
-from hopyard.hopper.state import Record, TrialState
+from hopyard.hopper.state import JournalRecord, TrialState
 from hopyard.objects import StateRef
 
 
-class Outcome(Protocol):
+class UnitOutcome(Protocol):
     """Outcome of a unit: one entry per trial of the pack in each tuple."""
 
     @property
@@ -35,11 +35,11 @@ class Outcome(Protocol):
 
 
 class Work(Protocol):
-    """Makes the call of a unit: a function and its arguments, both picklable, giving an :class:`Outcome`."""
+    """Makes the call of a unit: a function and its arguments, both picklable, giving an :class:`UnitOutcome`."""
 
     def __call__(
         self, unit: Unit, trials: Sequence[TrialState], save: bool
-    ) -> tuple[Callable[..., Outcome], tuple[Any, ...]]: ...
+    ) -> tuple[Callable[..., UnitOutcome], tuple[Any, ...]]: ...
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,9 @@ class Options:
     control_seconds: float = 0.5
 
 
-def unit_record(start: Start, outcome: Outcome, began: float, ended: float, target: int | None) -> Record:
+def unit_record(
+    start: Start, outcome: UnitOutcome, began: float, ended: float, target: int | None
+) -> JournalRecord:
     """The journal's record of a unit that is done; times in seconds since the run began, ``target`` in train units."""
     unit = start.unit
     states = outcome.states if unit.phase == "train" else (None,)

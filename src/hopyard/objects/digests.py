@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from blake3 import blake3
 
-Buffer: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, np.dtype[np.uint8]]
+ContiguousBytes: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, np.dtype[np.uint8]]
 """Contiguous bytes."""
 
 
@@ -29,7 +29,7 @@ class Hasher:
             derive_key_context=domain, max_threads=blake3.AUTO if threads is None else threads
         )
 
-    def update(self, data: Buffer) -> None:
+    def update(self, data: ContiguousBytes) -> None:
         self._hash.update(_bytes(data))
 
     def hexdigest(self) -> str:
@@ -37,12 +37,12 @@ class Hasher:
         return str(self._hash.hexdigest())
 
 
-def digest(data: Buffer, domain: str) -> str:
+def digest(data: ContiguousBytes, domain: str) -> str:
     """64 hex digits for ``data`` of the kind that ``domain`` names."""
     return str(blake3(_bytes(data), derive_key_context=domain).hexdigest())
 
 
-def _bytes(data: Buffer) -> bytes | bytearray | memoryview:
+def _bytes(data: ContiguousBytes) -> bytes | bytearray | memoryview:
     return data.data if isinstance(data, np.ndarray) else data
 
 

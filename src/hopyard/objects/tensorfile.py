@@ -38,7 +38,7 @@ _MANIFEST = "hopyard"
 
 
 @dataclass(frozen=True)
-class Slot:
+class TensorSlot:
     """Place of a tensor: dtype and shape as in the file, bytes [start, stop) of the whole file."""
 
     dtype: str
@@ -126,7 +126,7 @@ class TensorFile:
         size = store.size(name) if self._mapped is None else self._mapped.size
         try:
             start, metadata, slots = read_header(self._head, size or 0)
-            self.slots: dict[str, Slot] = slots
+            self.slots: dict[str, TensorSlot] = slots
             self.manifest: Any = json.loads(metadata[_MANIFEST])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self.corrupt(f"its header cannot be read ({error})") from None
@@ -158,7 +158,7 @@ class TensorFile:
             found[name] = content[number][slot.start - first : slot.stop - first]
         return found
 
-    def slot(self, name: str) -> Slot:
+    def slot(self, name: str) -> TensorSlot:
         """Slot of the tensor ``name``."""
         if name not in self.slots:
             raise self.corrupt(f"its header lacks the tensor {name!r}")
@@ -179,7 +179,7 @@ class TensorFile:
         return data
 
 
-def _spans(slots: Iterable[Slot]) -> list[tuple[int, int]]:
+def _spans(slots: Iterable[TensorSlot]) -> list[tuple[int, int]]:
     """The ranges [start, stop) to be read, in order, so that each slot is within one of them."""
     spans: list[tuple[int, int]] = []
     for slot in sorted(slots, key=lambda slot: slot.start):
@@ -190,7 +190,9 @@ def _spans(slots: Iterable[Slot]) -> list[tuple[int, int]]:
     return spans
 
 
-def read_header(read: Callable[[int, int], bytes], size: int) -> tuple[int, dict[str, str], dict[str, Slot]]:
+def read_header(
+    read: Callable[[int, int], bytes], size: int
+) -> tuple[int, dict[str, str], dict[str, TensorSlot]]:
     """Offset of the first tensor in a file of ``size`` bytes, and the file's metadata and slots.
 
     Args:
@@ -214,14 +216,14 @@ def read_header(read: Callable[[int, int], bytes], size: int) -> tuple[int, dict
     return start, metadata, {name: _slot(entry, start) for name, entry in entries.items()}
 
 
-def _slot(entry: dict[str, Any], base: int) -> Slot:
+def _slot(entry: dict[str, Any], base: int) -> TensorSlot:
     shape = tuple(entry["shape"])
     start, stop = entry["data_offsets"]
     if any(type(number) is not int or number < 0 for number in (*shape, start, stop)):
         raise ValueError(f"{shape} at {start}..{stop} are no lengths and offsets")
     if not 0 <= start <= stop or stop - start != ITEM_SIZES[entry["dtype"]] * math.prod(shape):
         raise ValueError(f"a tensor of {shape} {entry['dtype']} cannot be bytes {start}..{stop}")
-    return Slot(entry["dtype"], shape, base + start, base + stop)
+    return TensorSlot(entry["dtype"], shape, base + start, base + stop)
 
 
 def _map(store: Store, name: str, path: Path) -> Bytes:

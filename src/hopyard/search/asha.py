@@ -27,7 +27,7 @@ from hopyard.search.brackets import Share, checked_divisor, concurrency_given
 from hopyard.search.halving import Bracket, Halving, checked_rungs
 from hopyard.wording import counted
 
-Place: TypeAlias = tuple[float, float, int]
+RungPlace: TypeAlias = tuple[float, float, int]
 """A trial's place in a rung: its value, how many came before it, its number. The better place is the smaller one."""
 
 
@@ -36,17 +36,17 @@ class Asynchronous(Bracket):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._places: list[list[Place]] = [[] for _ in self.rungs]  # best first
+        self._places: list[list[RungPlace]] = [[] for _ in self.rungs]  # best first
         self._over: list[int] = []  # to be stopped
 
     def reported(self, trial: int, value: float) -> None:
         rung = self.trained(trial)
         self._arrived((value, len(self._places[rung]), trial), rung)
 
-    def _arrived(self, place: Place, rung: int) -> None:
+    def _arrived(self, place: RungPlace, rung: int) -> None:
         insort(self._places[rung], place)
 
-    def _best(self, place: Place, rung: int, number: int) -> bool:
+    def _best(self, place: RungPlace, rung: int, number: int) -> bool:
         """Whether ``place`` is among the best ``number`` of its rung."""
         return bisect_left(self._places[rung], place) < number
 
@@ -65,7 +65,7 @@ class Stopping(Asynchronous):
         super().__post_init__()
         self._going_on: dict[int, int] = {}  # trial -> its next rung, for trials that wait for a slot
 
-    def _arrived(self, place: Place, rung: int) -> None:
+    def _arrived(self, place: RungPlace, rung: int) -> None:
         super()._arrived(place, rung)
         value, _, trial = place
         kept = max(len(self._places[rung]) // self.divisor, 1)
@@ -93,9 +93,9 @@ class Promotion(Asynchronous):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._waiting: list[list[Place]] = [[] for _ in self.rungs]  # best first
+        self._waiting: list[list[RungPlace]] = [[] for _ in self.rungs]  # best first
 
-    def _arrived(self, place: Place, rung: int) -> None:
+    def _arrived(self, place: RungPlace, rung: int) -> None:
         super()._arrived(place, rung)
         if rung == len(self.rungs) - 1:
             self._over.append(place[2])

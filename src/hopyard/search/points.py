@@ -17,8 +17,8 @@ from hopyard.errors import SpaceError
 from hopyard.search.spaces import (
     Choice,
     Continuous,
+    PathStep,
     Quantized,
-    Step,
     check_space,
     checked_space,
     name_of,
@@ -26,7 +26,7 @@ from hopyard.search.spaces import (
 )
 from hopyard.wording import listed, nearest
 
-Path: TypeAlias = tuple[Step, ...]
+Path: TypeAlias = tuple[PathStep, ...]
 """Where a dimension lies in its space."""
 
 LARGEST_GRID = 100_000

@@ -20,7 +20,7 @@ from hopyard.errors import SpaceError
 from hopyard.wording import shortened, shown
 
 Number: TypeAlias = int | float
-Step: TypeAlias = str | int
+PathStep: TypeAlias = str | int
 """One step of a dimension's path: a key, an index, or ``"<i>"`` for option i of a choice."""
 
 LARGEST_EXPONENT = 300
@@ -301,7 +301,7 @@ def space_json(space: Any) -> Any:
     return space
 
 
-def name_of(path: Sequence[Step]) -> str:
+def name_of(path: Sequence[PathStep]) -> str:
     """Name, in messages, of the dimension at ``path``: ``optimizer[option 0].momentum``."""
     text = ""
     for step in path:

@@ -39,7 +39,7 @@ UNKNOWN_BATCHES = 1_000
 like that are right for any run of a useful length are right for so many."""
 
 
-class Rows(Protocol):
+class VisitRows(Protocol):
     """Rows that a visit reads: a partition of a dataset, or a batch in memory."""
 
     def __len__(self) -> int: ...
@@ -103,7 +103,7 @@ class Visit:
         read: counts what is read, by all trials of the visit.
     """
 
-    rows: Rows
+    rows: VisitRows
     seed: int
     epoch: int
     partition: int

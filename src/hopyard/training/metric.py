@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
-State: TypeAlias = dict[str, Array]
+MetricState: TypeAlias = dict[str, Array]
 
 
 class Metric(ABC):
@@ -32,7 +32,7 @@ class Metric(ABC):
     """Whether ``update`` takes the framework's tensors instead of NumPy arrays."""
 
     def __init__(self) -> None:
-        self.state: State = {}
+        self.state: MetricState = {}
 
     @abstractmethod
     def update(self, outputs: Any, labels: Any, weights: Array | None = None) -> None:
@@ -90,10 +90,10 @@ class MetricSet:
         assert isinstance(metric, SumMetric)
         metric.add(sum=total, weight=weight)
 
-    def states(self) -> dict[str, State]:
+    def states(self) -> dict[str, MetricState]:
         return {name: metric.state for name, metric in self.metrics.items()}
 
-    def merged(self, parts: Iterable[Mapping[str, State]]) -> dict[str, float]:
+    def merged(self, parts: Iterable[Mapping[str, MetricState]]) -> dict[str, float]:
         """The values over the states of all parts, merged in this order."""
         total = MetricSet(self._templates)
         for states in parts:

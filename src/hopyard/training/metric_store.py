@@ -10,12 +10,12 @@ import numpy as np
 
 from hopyard.objects import StateRef, Tensor, load_state, save_state
 from hopyard.storage import Store
-from hopyard.training.metric import State
+from hopyard.training.metric import MetricState
 
 _INLINE_BYTES = 4096
 
 
-def pack_states(store: Store, states: Mapping[str, State]) -> tuple[dict[str, Any], int]:
+def pack_states(store: Store, states: Mapping[str, MetricState]) -> tuple[dict[str, Any], int]:
     """The JSON form of metric states, and the bytes written for it to ``store``."""
     if sum(array.nbytes for state in states.values() for array in state.values()) <= _INLINE_BYTES:
         inline = {
@@ -30,7 +30,7 @@ def pack_states(store: Store, states: Mapping[str, State]) -> tuple[dict[str, An
     return {"ref": ref.to_json()}, ref.nbytes
 
 
-def unpack_states(store: Store, packed: Mapping[str, Any]) -> dict[str, State]:
+def unpack_states(store: Store, packed: Mapping[str, Any]) -> dict[str, MetricState]:
     """The states of ``pack_states``."""
     if "inline" in packed:
         return {

@@ -29,7 +29,7 @@ import numpy as np
 
 from hopyard.errors import MetricError
 from hopyard.objects.pickles import dumps
-from hopyard.training.metric import Array, Mean, Metric, State
+from hopyard.training.metric import Array, Mean, Metric, MetricState
 from hopyard.training.metrics_classes import F1, Accuracy, Precision, Recall, TopKAccuracy
 from hopyard.training.metrics_ranking import AUC
 from hopyard.training.metrics_regression import (
@@ -154,13 +154,13 @@ class ObjectMetric(Metric):
         self.mode: str | None = getattr(template, "mode", None)
 
     @property
-    def state(self) -> State:
+    def state(self) -> MetricState:
         if self._live is None:
             return {}
         return {"pickle": np.frombuffer(dumps(self._live), np.uint8)}
 
     @state.setter
-    def state(self, value: State) -> None:
+    def state(self, value: MetricState) -> None:
         self._live = pickle.loads(value["pickle"].tobytes()) if value else None
 
     def _object(self) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hopyard.training.metric import Array, Metric, State, row_weights
+from hopyard.training.metric import Array, Metric, MetricState, row_weights
 from hopyard.training.metrics_classes import answers_as, is_class_index
 
 
@@ -23,10 +23,10 @@ class AUC(Metric):
     mode: str | None = "max"
 
     def __init__(self) -> None:
-        self._parts: list[State] = []
+        self._parts: list[MetricState] = []
 
     @property
-    def state(self) -> State:
+    def state(self) -> MetricState:
         """All parts as one; joined only when asked for, since every batch is a part."""
         if len(self._parts) > 1:
             names = self._parts[0]
@@ -34,7 +34,7 @@ class AUC(Metric):
         return self._parts[0] if self._parts else {}
 
     @state.setter
-    def state(self, value: State) -> None:
+    def state(self, value: MetricState) -> None:
         self._parts = [value] if value else []
 
     def update(self, outputs: Array, labels: Array, weights: Array | None = None) -> None:

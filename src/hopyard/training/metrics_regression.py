@@ -10,7 +10,7 @@ from abc import abstractmethod
 
 import numpy as np
 
-from hopyard.training.metric import Array, Metric, State, SumMetric, divide, row_weights
+from hopyard.training.metric import Array, Metric, MetricState, SumMetric, divide, row_weights
 from hopyard.training.metrics_classes import answers_as
 
 
@@ -96,7 +96,7 @@ class R2(Metric):
             spread = self.state["spread"] + spread + apart**2 * (own * weight / total)
             mean = own_mean + apart * (weight / total)
             weight, residual = total, self.state["residual"] + residual
-        self.state: State = {
+        self.state: MetricState = {
             "weight": np.asarray(weight, np.float64),
             "mean": mean,
             "spread": spread,

@@ -10,7 +10,7 @@ import numpy as np
 from hopyard.errors import EstimatorError
 from hopyard.training.estimator import Visit
 
-Transform: TypeAlias = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
+BatchTransform: TypeAlias = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
 
 
 def transformed(

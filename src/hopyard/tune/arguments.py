@@ -17,7 +17,7 @@ from hopyard.checks import choice, flag, integer, number
 from hopyard.data.preparing.split import check_share
 from hopyard.data.preprocessing.fitting import FittedSteps, Steps
 from hopyard.errors import MetricError, UsageError
-from hopyard.hopper.state import Metric
+from hopyard.hopper.state import EvaluationMetric
 from hopyard.hopper.work import Options
 from hopyard.objects.identity import identity
 from hopyard.search.spaces import check_space, checked_space, named_code, space_json
@@ -238,7 +238,7 @@ def _preprocess(
     return found
 
 
-def metric_of(name: str, mode: str | None, has_validation: bool) -> Metric:
+def metric_of(name: str, mode: str | None, has_validation: bool) -> EvaluationMetric:
     """The metric that ranks trials; ``val_`` may stand before the name.
 
     Raises:
@@ -252,10 +252,10 @@ def metric_of(name: str, mode: str | None, has_validation: bool) -> Metric:
             f"{nearest(bare, metric_names(), '.')} For a metric of your own give mode='max' if more of it is better, "
             "or mode='min'."
         )
-    return Metric(("val_" if has_validation else "train_") + bare, known)
+    return EvaluationMetric(("val_" if has_validation else "train_") + bare, known)
 
 
-def find_metric(metric: Metric, measured: Sequence[str], has_validation: bool) -> Metric:
+def find_metric(metric: EvaluationMetric, measured: Sequence[str], has_validation: bool) -> EvaluationMetric:
     """The metric under the spelling that the estimator gave it (``acc`` for ``accuracy``).
 
     Raises:
@@ -265,7 +265,7 @@ def find_metric(metric: Metric, measured: Sequence[str], has_validation: bool) -
     wanted = canonical(metric.key.removeprefix(prefix))
     for name in measured:
         if canonical(name) == wanted:
-            return Metric(prefix + name, metric.mode)
+            return EvaluationMetric(prefix + name, metric.mode)
     raise MetricError(
         f"evaluation_metric is {metric.key.removeprefix(prefix)!r}, but the estimator measures {sorted(measured)}"
         f"{nearest(wanted, measured, '.')} Name one of these, or add it to the estimator's metrics=[...]."

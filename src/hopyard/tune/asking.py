@@ -10,8 +10,8 @@ from typing import Any
 from hopyard.errors import NotFoundError, RunError, SettingsError, UsageError
 from hopyard.hopper.control import check_command, pending, request
 from hopyard.hopper.history import read_state
-from hopyard.hopper.journal import Tail, holder, read_records
-from hopyard.hopper.state import Record, RunState
+from hopyard.hopper.journal import JournalFollower, holder, read_records
+from hopyard.hopper.state import JournalRecord, RunState
 from hopyard.storage import Store
 from hopyard.tune.listing import check_header
 
@@ -56,7 +56,7 @@ def ask(
         nothing = _check(read_state(records), run_id, command)
         if nothing:
             return nothing
-    tail = Tail(folder, from_end=True)
+    tail = JournalFollower(folder, from_end=True)
     number = request(folder, command)
     until = clock() + patience
     while held is not None and clock() < until:
@@ -85,7 +85,7 @@ def extension_waits(folder: Store, after: int) -> bool:
     return any(command["do"] == "extend" for _, command in pending(folder, after))
 
 
-def _said(run_id: str, record: Record) -> str:
+def _said(run_id: str, record: JournalRecord) -> str:
     if record["r"] == "extend":
         budget = {name: record.get(name) for name in ("num_models", "num_epochs")}
         return f"run {run_id} is extended: {', '.join(f'{k}={v}' for k, v in budget.items() if v)} in all."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopyard.hopper.hopper import Observer
-from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.hopper.state import JournalRecord, RunState, TrialState
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class _Dispatch:
     def __init__(self, callback: Callback) -> None:
         self._callback = callback
 
-    def __call__(self, state: RunState, record: Record) -> None:
+    def __call__(self, state: RunState, record: JournalRecord) -> None:
         callback, kind = self._callback, record["r"]
         if kind == "session":
             callback.on_run_start(state.header["run_id"], state.header["settings"])
@@ -88,7 +88,7 @@ class _Dispatch:
             callback.on_run_end(state.header["run_id"], best)
 
 
-def ends_epoch(state: RunState, record: Record) -> bool:
+def ends_epoch(state: RunState, record: JournalRecord) -> bool:
     """Whether a unit record, which has just been applied, is the last of an epoch."""
     trial = state.trials[record["t"][0]]
     return trial.progress.validated == trial.progress.trained and state.ends_epoch(trial)

@@ -56,7 +56,7 @@ class Splits:
         return cls(train, val, digest_json(found, "splits"))
 
 
-class Inputs(ABC):
+class SearchData(ABC):
     """Data that a search may train on.
 
     Attributes:
@@ -97,7 +97,7 @@ class Inputs(ABC):
 
 
 @dataclass
-class Raw(Inputs):
+class Raw(SearchData):
     """Data that still has to be prepared into the store."""
 
     source: Source
@@ -159,7 +159,7 @@ class Raw(Inputs):
 
 
 @dataclass
-class Ready(Inputs):
+class Ready(SearchData):
     """Data that models can visit as it is."""
 
     splits: Splits
@@ -193,8 +193,8 @@ class Ready(Inputs):
         return self.splits
 
 
-def inputs_of(data: Any, val: Any, arguments: Arguments) -> Inputs:
-    """Inputs of a search from the data given: as it is where models can visit it so, else to be prepared."""
+def inputs_of(data: Any, val: Any, arguments: Arguments) -> SearchData:
+    """The data of a search from the data given: as it is where models can visit it so, else to be prepared."""
     data, val = _opened(data), _opened(val)
     if isinstance(val, Mapping) and hasattr(
         data, "mapInArrow"

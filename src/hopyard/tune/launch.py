@@ -30,7 +30,7 @@ from hopyard.hopper.journal import Journal, has_records, read_records
 from hopyard.hopper.orders import homes_of
 from hopyard.hopper.retention import check_states_are_kept
 from hopyard.hopper.scheduler import Layout
-from hopyard.hopper.state import ENDED, Metric, Record, RunState, TrialState
+from hopyard.hopper.state import ENDED, EvaluationMetric, JournalRecord, RunState, TrialState
 from hopyard.objects import digest_json
 from hopyard.objects.identity import identity
 from hopyard.search import Budget, Create, Searcher
@@ -43,18 +43,18 @@ from hopyard.tune.asking import extension_waits
 from hopyard.tune.checking import check_first_trials, check_travels
 from hopyard.tune.differences import what_differs
 from hopyard.tune.environment import command, environment, environment_changes
-from hopyard.tune.inputs import Arrays, Inputs, Splits, origin
+from hopyard.tune.inputs import Arrays, SearchData, Splits, origin
 from hopyard.tune.listing import RUN_FORMAT, check_header
 from hopyard.tune.model import Model
 from hopyard.tune.observers import check_logs, observers_of
-from hopyard.tune.progress import Progress
+from hopyard.tune.progress import ProgressDisplay
 from hopyard.tune.recipe import code_along
 from hopyard.tune.run import Run
 from hopyard.tune.work import TrainingWork
 from hopyard.wording import are, counted
 
 if TYPE_CHECKING:
-    from hopyard.tune.stock import Outcome
+    from hopyard.tune.stock import FitOutcome
 
 _log = logging.getLogger("hopyard")
 
@@ -79,17 +79,17 @@ class Launch:
         make_searcher: Callable[..., Searcher],
         searcher_settings: dict[str, Any],
         partitions_wanted: int,
-        inputs: Inputs,
+        inputs: SearchData,
         pickle_search: Callable[[], bytes],
     ) -> None:
         self._kind, self._arguments, self._inputs = kind, arguments, inputs
         self._make_searcher, self._searcher_settings = make_searcher, searcher_settings
         self._partitions_wanted = partitions_wanted
         self._pickle_search = pickle_search
-        self._progress = Progress(enabled=arguments.progress)
+        self._progress = ProgressDisplay(enabled=arguments.progress)
         self._metric = metric_of(arguments.evaluation_metric, arguments.mode, inputs.has_validation)
         self._estimator = identity(arguments.estimator_gen_fn, "estimator_gen_fn")
-        self._outcome: Outcome | None = None
+        self._outcome: FitOutcome | None = None
         self._fitted: FittedSteps | None = None
         self._asks_epochs = ""
         self._weight_column: str | None = None
@@ -102,9 +102,13 @@ class Launch:
         """Find the run, or make it; returns its best model."""
         arguments = self._arguments
         if arguments.stock is not None:
-            from hopyard.tune.stock import Outcome  # takes long to import, and few searches have a stockroom
+            from hopyard.tune.stock import (
+                FitOutcome,  # takes long to import, and few searches have a stockroom
+            )
 
-            self._outcome = Outcome(arguments, self._searcher_settings, self._inputs, self._pickle_search())
+            self._outcome = FitOutcome(
+                arguments, self._searcher_settings, self._inputs, self._pickle_search()
+            )
             self._outcome.check()
         fingerprint = self._inputs.fingerprint()
         if fingerprint is not None:
@@ -214,7 +218,7 @@ class Launch:
 
     # Check ----------------------------------------------------------------------------------
 
-    def _check_on_one_batch(self, head: Arrays | None = None) -> Metric:
+    def _check_on_one_batch(self, head: Arrays | None = None) -> EvaluationMetric:
         """Check that a trial can be trained at all, on the rows of ``head`` or else on the first ones.
 
         Returns: the evaluation metric under the name that the estimator gives it.
@@ -290,7 +294,7 @@ class Launch:
         )
         return Layout(partitions, 0 if splits.val is None else min(partitions, splits.val.num_row_groups))
 
-    def _hop(self, splits: Splits, metric: Metric, facts: Sequence[WorkerFacts]) -> Run:
+    def _hop(self, splits: Splits, metric: EvaluationMetric, facts: Sequence[WorkerFacts]) -> Run:
         """Make the run, or continue it, and drive it to its end. Partitions stay on the workers' nodes."""
         arguments = self._arguments
         settings = self._settings(splits.fingerprint)
@@ -301,7 +305,7 @@ class Launch:
         here = arguments.backend.on_this_machine
         journal = Journal(folder, take_over=take_over, unsynced=here, announce=self._progress.say)
         try:
-            known: Iterable[Record] = journal.replay()
+            known: Iterable[JournalRecord] = journal.replay()
             header = next(iter(known), None)
             if header is None:
                 layout = self._layout(splits)
@@ -371,12 +375,12 @@ class Launch:
 
     def _replayed(
         self,
-        header: Record,
-        known: Iterable[Record],
+        header: JournalRecord,
+        known: Iterable[JournalRecord],
         settings: dict[str, Any],
         surroundings: dict[str, Any],
         splits: Splits,
-    ) -> tuple[RunState, Decisions, list[Record]]:
+    ) -> tuple[RunState, Decisions, list[JournalRecord]]:
         """The run as its journal leaves it, extended if more is asked for now."""
         check_header([header], "this run")
         state, begun = RunState(), header["settings"]
@@ -400,7 +404,7 @@ class Launch:
             self._progress.say(f"run {state.header['run_id']} goes on after {state.so_far}.")
         return state, decisions, pending
 
-    def _check_only_the_budget_differs(self, header: Record, settings: dict[str, Any]) -> None:
+    def _check_only_the_budget_differs(self, header: JournalRecord, settings: dict[str, Any]) -> None:
         """Raise SettingsError if other settings have changed: said before the searcher is asked again."""
         budget = {name: header["settings"][name] for name in _EXTENDABLE if name in header["settings"]}
         _changes(header["run_id"], header["settings"], {**settings, **budget})
@@ -435,7 +439,7 @@ class Launch:
         journal: Journal,
         state: RunState,
         decisions: Decisions,
-        pending: Sequence[Record],
+        pending: Sequence[JournalRecord],
         work: TrainingWork,
         homes: Mapping[int, frozenset[int]] | None,
         splits: Splits,
@@ -469,10 +473,10 @@ class Launch:
         settings: dict[str, Any],
         splits: Splits,
         layout: Layout,
-        metric: Metric,
+        metric: EvaluationMetric,
         surroundings: dict[str, Any],
         program: str,
-    ) -> Record:
+    ) -> JournalRecord:
         arguments = self._arguments
         return {
             "r": "run",

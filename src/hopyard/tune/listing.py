@@ -9,7 +9,7 @@ from typing import Any
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.hopper.history import read_state
 from hopyard.hopper.journal import first_and_last, has_records, holder, read_records
-from hopyard.hopper.state import Record
+from hopyard.hopper.state import JournalRecord
 from hopyard.storage import Store
 from hopyard.storage.format import check_format
 from hopyard.wording import nearest
@@ -39,7 +39,7 @@ class RunSummary:
     holder: dict[str, Any] | None
 
 
-def check_header(records: Sequence[Record], where: str) -> None:
+def check_header(records: Sequence[JournalRecord], where: str) -> None:
     """Refuse a journal that this version cannot read, by its first record.
 
     Raises:

@@ -11,10 +11,10 @@ from hopyard.hopper.state import RunState
 from hopyard.storage.oserrors import write_errors
 from hopyard.tune.arguments import Arguments
 from hopyard.tune.callbacks import observer_of
-from hopyard.tune.progress import Progress
+from hopyard.tune.progress import ProgressDisplay
 
 
-def observers_of(arguments: Arguments, progress: Progress, state: RunState) -> list[Observer]:
+def observers_of(arguments: Arguments, progress: ProgressDisplay, state: RunState) -> list[Observer]:
     """The observers that a search's arguments ask for."""
     observers: list[Observer] = [progress]
     logs = logs_directory(arguments)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hopyard.errors import NotFoundError, UsageError
-from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.markup import Html, tag
 from hopyard.storage.oserrors import write_errors
 from hopyard.tune.describing import IN_RUNGS, describe_number, describe_params
@@ -164,7 +164,7 @@ def _rungs(frame: _Frame, state: RunState) -> list[Html]:
     return parts
 
 
-def schedule(state: RunState, units: Sequence[Record]) -> Html | None:
+def schedule(state: RunState, units: Sequence[JournalRecord]) -> Html | None:
     """Workers over time: a bar for each unit, in the colour of its trial; None before the first unit is done.
 
     Training units are as high as the row, validation units half as high. Below it a closer look at the middle of a run
@@ -203,7 +203,7 @@ def _workers_over_time(
     top: float,
     row: float,
     workers: dict[int, int],
-    units: Sequence[Record],
+    units: Sequence[JournalRecord],
     seconds: tuple[float, float],
     colours: dict[int, str],
     with_numbers: bool = False,
@@ -228,7 +228,7 @@ def _workers_over_time(
     return [*_axes(frame, "seconds since the run began", with_y=False), *labels, plane]
 
 
-def _middle(units: Sequence[Record], most: int) -> tuple[float, float] | None:
+def _middle(units: Sequence[JournalRecord], most: int) -> tuple[float, float] | None:
     """Interval of time in which about ``most`` units begin, halfway through the run; None if there are hardly more."""
     if len(units) <= 2 * most:
         return None
@@ -236,7 +236,9 @@ def _middle(units: Sequence[Record], most: int) -> tuple[float, float] | None:
     return units[start]["a"], units[start + most]["a"]
 
 
-def _numbers(frame: _Frame, units: Iterable[Record], workers: dict[int, int], row: float) -> list[Html]:
+def _numbers(
+    frame: _Frame, units: Iterable[JournalRecord], workers: dict[int, int], row: float
+) -> list[Html]:
     """The trials' numbers on the bars that are wide enough for them."""
     parts = []
     for unit in units:
@@ -307,7 +309,9 @@ def _key(trials: Iterable[int], colours: dict[int, str], others: bool) -> list[H
     return [*parts, _text(f"{more}half height: validation", left, 32)]
 
 
-def _bars(frame: _Frame, units: Iterable[Record], workers: dict[int, int], row: float) -> dict[int, str]:
+def _bars(
+    frame: _Frame, units: Iterable[JournalRecord], workers: dict[int, int], row: float
+) -> dict[int, str]:
     """Outlines of units by trial; units of a pack share the height of a bar."""
     bars: dict[int, str] = {}
     for unit in units:

@@ -20,7 +20,7 @@ from hopyard.backend import Backend
 from hopyard.data.preparing.request import Watch
 from hopyard.data.progress import SELDOM, RowProgress
 from hopyard.errors import Evidence
-from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.terminal import Terminal
 from hopyard.tune.describing import (
     IN_RUNGS,
@@ -51,7 +51,7 @@ class _Row:
     best: float | None
 
 
-class Progress:
+class ProgressDisplay:
     """Shows a run. An observer of the hopper, and the place where its messages go; also to watch a run
     that another process drives."""
 
@@ -115,7 +115,7 @@ class Progress:
         if written is not None:
             self.say(f"prepared {counted(written, 'row')}")
 
-    def show(self, state: RunState, session: Record) -> None:
+    def show(self, state: RunState, session: JournalRecord) -> None:
         """Begin in the middle: what others have done so far is in the table; times are those of the run."""
         self._seconds = lambda: state.clock
         self._begin(state, session)
@@ -125,14 +125,14 @@ class Progress:
         if not self._live.is_started:
             self._console.print(self)
 
-    def __call__(self, state: RunState, record: Record) -> None:
+    def __call__(self, state: RunState, record: JournalRecord) -> None:
         if not self._enabled:
             return
         self._note(state, record)
         if self._notebook is not None:
             self._notebook.changed()
 
-    def _note(self, state: RunState, record: Record) -> None:
+    def _note(self, state: RunState, record: JournalRecord) -> None:
         kind, self._paused = record["r"], state.paused
         if kind == "session":
             self._begin(state, record)
@@ -191,7 +191,7 @@ class Progress:
         if not self._live.is_started:
             self.say(message)
 
-    def _begin(self, state: RunState, session: Record) -> None:
+    def _begin(self, state: RunState, session: JournalRecord) -> None:
         header = state.header
         workers = (
             f" on {counted(session['workers'], session['backend'] + ' worker')}" if session["workers"] else ""

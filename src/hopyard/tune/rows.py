@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.tune.callbacks import flat_params
 
 Row = dict[str, Any]
@@ -20,7 +20,7 @@ class RecordedRun(Protocol):
     @property
     def status(self) -> str: ...
 
-    def units(self) -> list[Record]: ...
+    def units(self) -> list[JournalRecord]: ...
 
 
 def trial_rows(state: RunState) -> list[Row]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hopyard.errors import NotFoundError, RunInterruptedError, TrialError
 from hopyard.hopper.history import Traffic, broken_rules, committed_units, read_state, traffic_of
 from hopyard.hopper.journal import holder, read_records
-from hopyard.hopper.state import ENDED, Record, RunState, TrialState, trial_folder
+from hopyard.hopper.state import ENDED, JournalRecord, RunState, TrialState, trial_folder
 from hopyard.storage import Store, open_store
 from hopyard.tune.asking import ask
 from hopyard.tune.listing import check_header, find_run, status_of
@@ -35,13 +35,13 @@ class Run:
     """
 
     def __init__(
-        self, store: Store, run_id: str, records: list[Record], held: dict[str, Any] | None = None
+        self, store: Store, run_id: str, records: list[JournalRecord], held: dict[str, Any] | None = None
     ) -> None:
         self._store = store
         self.run_id = run_id
         self._take(records, held)
 
-    def _take(self, records: list[Record], held: dict[str, Any] | None) -> None:
+    def _take(self, records: list[JournalRecord], held: dict[str, Any] | None) -> None:
         check_header(records, f"run {self.run_id} in {self._store.url}")
         self._known = len(records)
         self.holder: dict[str, Any] | None = held
@@ -151,7 +151,7 @@ class Run:
 
         return schedule_table(self.units())
 
-    def units(self) -> list[Record]:
+    def units(self) -> list[JournalRecord]:
         """The committed units, as the journal records them."""
         return committed_units(self._records())
 
@@ -178,7 +178,7 @@ class Run:
         """The history of every trial by its number."""
         return {number: dict(trial.history) for number, trial in self.state.trials.items()}
 
-    def _records(self) -> Iterator[Record]:
+    def _records(self) -> Iterator[JournalRecord]:
         """The records that the run had when it was opened: read again, because they are many."""
         return itertools.islice(read_records(self._store), self._known)
 

@@ -17,7 +17,7 @@ from hopyard.search import Budget, InVirtualTime, MedianStopping, Patience, Sear
 from hopyard.storage import Store
 from hopyard.tune.arguments import DEFAULTS, MOST_PARTITIONS, Arguments, check_arguments, metric_of
 from hopyard.tune.callbacks import Callback
-from hopyard.tune.inputs import Inputs, Ready, Splits, inputs_of
+from hopyard.tune.inputs import Ready, SearchData, Splits, inputs_of
 from hopyard.tune.launch import Launch
 from hopyard.tune.model import Model
 from hopyard.tune.recipe import pickle_search
@@ -274,7 +274,7 @@ class Search(ABC):
     def _fit_on_sets(self, train: Dataset, val: Dataset | None) -> Model:
         return self._launch(Ready(Splits.of(train, val), self.arguments, (train, val))).fit()
 
-    def _launch(self, inputs: Inputs) -> Launch:
+    def _launch(self, inputs: SearchData) -> Launch:
         return Launch(
             self.kind, self.arguments, self._searcher, self._searcher_settings(), self._partitions_wanted(), inputs,
             partial(pickle_search, type(self), self.arguments, self._own_arguments()),

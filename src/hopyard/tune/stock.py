@@ -35,7 +35,7 @@ from hopyard.stockroom.models import ModelShelf
 from hopyard.storage.format import format_header
 from hopyard.training import Program, has_trunk, load_program
 from hopyard.tune.arguments import Arguments
-from hopyard.tune.inputs import Inputs, Ready
+from hopyard.tune.inputs import Ready, SearchData
 from hopyard.tune.model import Model
 from hopyard.tune.pinned import Given, check_pinnable, names_of, pin
 from hopyard.tune.run import Run
@@ -44,7 +44,7 @@ FORMAT = "stock-search"
 ABOUT, SEARCH = "search.json", "search.pkl"
 
 
-class Outcome:
+class FitOutcome:
     """Outcome of one ``fit`` with ``stock=``, and its commit.
 
     Args:
@@ -54,7 +54,9 @@ class Outcome:
         search: see ``hopyard.tune.recipe``.
     """
 
-    def __init__(self, arguments: Arguments, more: Mapping[str, Any], inputs: Inputs, search: bytes) -> None:
+    def __init__(
+        self, arguments: Arguments, more: Mapping[str, Any], inputs: SearchData, search: bytes
+    ) -> None:
         self._arguments, self._inputs, self._more = arguments, inputs, dict(more)
         self._search = search
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from hopyard.hopper.state import Record, RunState
+from hopyard.hopper.state import JournalRecord, RunState
 from hopyard.tune.describing import describe_number, describe_state, plain_params
 from hopyard.tune.rows import epochs_of
 
@@ -84,7 +84,7 @@ def trials_table(state: RunState) -> pd.DataFrame:
     return table
 
 
-def schedule_table(units: Iterable[Record]) -> pd.DataFrame:
+def schedule_table(units: Iterable[JournalRecord]) -> pd.DataFrame:
     """One row per trial and committed unit, in order of completion.
 
     Columns: unit (number of the unit; trials of a pack share it), trial, partition, worker, epoch

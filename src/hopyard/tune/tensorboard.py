@@ -23,7 +23,7 @@ from tensorboard.plugins.hparams.metadata import (
 )
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from hopyard.hopper.state import Record, RunState, TrialState
+from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.tune.callbacks import ends_epoch, flat_params
 from hopyard.tune.rows import epoch_numbers
 
@@ -43,7 +43,7 @@ class TensorBoard:
         self._torn: set[int] = set()
         """Trials whose file may end in the middle of a record, because the disk was full."""
 
-    def __call__(self, state: RunState, record: Record) -> None:
+    def __call__(self, state: RunState, record: JournalRecord) -> None:
         kind = record["r"]
         if kind == "session":
             for trial in state.trials.values():

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hopyard.hopper.journal import Tail, holder
-from hopyard.hopper.state import Record, RunState
+from hopyard.hopper.journal import JournalFollower, holder
+from hopyard.hopper.state import JournalRecord, RunState
 from hopyard.storage import Store
 from hopyard.tune.asking import WAIT
 from hopyard.tune.listing import check_header, status_of
-from hopyard.tune.progress import Progress
+from hopyard.tune.progress import ProgressDisplay
 
 FULL = "the run waits: its disk is full. It goes on by itself once there is space."
 
 
-def watch(folder: Store, run_id: str, progress: Progress, wait: Callable[[float], object] = WAIT) -> RunState:
+def watch(
+    folder: Store, run_id: str, progress: ProgressDisplay, wait: Callable[[float], object] = WAIT
+) -> RunState:
     """Show the run in ``folder`` until nobody drives it: one that has ended, at once.
 
     Returns: its state then; ``finished`` is None if its driver is gone.
     """
     every = 0.5 if folder.path("journal") else 2.0
-    tail, state, session = Tail(folder), RunState(), {"workers": 0, "backend": ""}
+    tail, state, session = JournalFollower(folder), RunState(), {"workers": 0, "backend": ""}
     held = holder(folder)  # before reading: what a driver writes is there before it lets go
     records = tail.new()
     check_header(records, f"run {run_id} in {folder.url}")
@@ -51,7 +53,7 @@ def status(state: RunState) -> str:
     return status_of(state.finished, False, None)
 
 
-def _say_commands(progress: Progress, record: Record) -> None:
+def _say_commands(progress: ProgressDisplay, record: JournalRecord) -> None:
     """Announce a user's command or an extension, as the driver itself does where it runs."""
     if record["r"] == "extend":
         progress.say(

@@ -1,8 +1,8 @@
 """Pickles as plain data: nothing is imported, and nothing of the pickle's choice is called.
 
 Python's unpickler follows the pickle. A global becomes a ``Symbol``, and its call a ``DeferredCall`` of the symbol and
-the arguments; numbers, texts, tuples, lists and dicts are themselves. Opcodes that no schema needs are refused (persistent
-ids, the registry of extensions, sets), and so are keys of dicts that are no texts or numbers.
+the arguments; numbers, texts, tuples, lists and dicts are themselves. Opcodes that no schema needs are refused
+(persistent ids, the registry of extensions, sets), and so are keys of dicts that are no texts or numbers.
 
 It is the unpickler that Python has in Python, which joblib extends, too. The one in C hashes anything that a pickle
 has as the key of a dict: a tuple of 200,000 levels ends the process, one of 60 levels of pairs takes years.
@@ -29,7 +29,7 @@ _OPCODES = {
 
 
 class DeferredCall:
-    """A call that was not made. Classes of records are the symbols that would be called.
+    """A call that was not made. Its class is the symbol that would be called.
 
     Attributes:
         arguments: by position.
@@ -42,9 +42,9 @@ class DeferredCall:
     items: list[tuple[Any, Any]]
 
     def __new__(cls, *arguments: Any) -> DeferredCall:  # pickles make objects without calling ``__init__``
-        record = super().__new__(cls)
-        record.arguments, record.state, record.items = arguments, None, []
-        return record
+        call = super().__new__(cls)
+        call.arguments, call.state, call.items = arguments, None, []
+        return call
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -74,7 +74,7 @@ class Symbol(type):
 
 
 def read_pickle(data: bytes, where: str) -> Any:
-    """The object that a pickle would build, of symbols, records and plain data.
+    """The object that a pickle would build, of symbols, deferred calls and plain data.
 
     Args:
         data: of any protocol, 0 to 5.
@@ -122,7 +122,7 @@ class _Unpickler(pickle._Unpickler):
         self._set(self.pop_mark())
 
     def _set(self, flat: list[Any]) -> None:
-        """Set keys and values, one after the other, in the dict or record on the stack."""
+        """Set keys and values, one after the other, in the dict or deferred call on the stack."""
         pairs = list(zip(flat[::2], flat[1::2], strict=True))
         target = self.stack[-1]
         if isinstance(target, DeferredCall):

@@ -43,7 +43,7 @@ class Uses:
     imports: dict[str, set[Import]] = field(default_factory=lambda: defaultdict(set))
 
 
-class Step(NamedTuple):
+class Instruction(NamedTuple):
     """One bytecode instruction: its name and what it is about."""
 
     name: str
@@ -71,24 +71,24 @@ def _scan(code: CodeType, uses: Uses) -> None:
             _scan(constant, uses)
 
 
-def _steps(instruction: dis.Instruction) -> list[Step]:
+def _steps(instruction: dis.Instruction) -> list[Instruction]:
     """An instruction, or the two that newer Python versions join in one, as ``STORE_FAST_LOAD_FAST``."""
     name, value = instruction.opname, instruction.argval
     if "_FAST_" in name and isinstance(value, tuple):
         first = "STORE_FAST" if name.startswith("STORE_FAST_") else "LOAD_FAST"
         second = "STORE_FAST" if name.endswith("_STORE_FAST") else "LOAD_FAST"
-        return [Step(first, value[0]), Step(second, value[1])]
-    return [] if name == "EXTENDED_ARG" else [Step(name, value)]
+        return [Instruction(first, value[0]), Instruction(second, value[1])]
+    return [] if name == "EXTENDED_ARG" else [Instruction(name, value)]
 
 
-def _chain(steps: list[Step], index: int) -> Chain:
+def _chain(steps: list[Instruction], index: int) -> Chain:
     following = itertools.takewhile(
         lambda step: step.name in ATTRIBUTE_LOADS, itertools.islice(steps, index + 1, None)
     )
     return tuple(step.value for step in following)
 
 
-def _note_import(steps: list[Step], index: int, uses: Uses) -> None:
+def _note_import(steps: list[Instruction], index: int, uses: Uses) -> None:
     """``import a.b`` binds a; ``import a.b as c`` binds a.b; ``from a import x, y`` binds attributes of a."""
     module: str = steps[index].value
     level, names = steps[index - 2].value, steps[index - 1].value
@@ -99,5 +99,5 @@ def _note_import(steps: list[Step], index: int, uses: Uses) -> None:
         uses.imports[store.value].add(Import(module if renamed else module.partition(".")[0], level, None))
         return
     for name in names:
-        position = following.index(Step("IMPORT_FROM", name))
+        position = following.index(Instruction("IMPORT_FROM", name))
         uses.imports[following[position + 1].value].add(Import(module, level, name))

@@ -16,7 +16,7 @@ import numpy as np
 
 from hopyard.errors import CorruptError, DataError, NotFoundError
 from hopyard.objects import Tensor, flatten, unflatten
-from hopyard.objects.tensorfile import Slot, file_pieces, read_header
+from hopyard.objects.tensorfile import TensorSlot, file_pieces, read_header
 from hopyard.stockroom.models.content import Bytes, StoredModel, to_json
 from hopyard.stockroom.models.leaves import Taken
 from hopyard.stockroom.models.shelf import ModelShelf
@@ -118,7 +118,7 @@ def import_safetensors(shelf: ModelShelf, name: str, path: str | os.PathLike[str
     )
 
 
-def _tensor(data: Bytes, slot: Slot) -> Tensor:
+def _tensor(data: Bytes, slot: TensorSlot) -> Tensor:
     return Tensor(slot.dtype, slot.shape, np.asarray(data[slot.start : slot.stop]))
 
 

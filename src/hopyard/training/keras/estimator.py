@@ -11,7 +11,7 @@ from hopyard.errors import EstimatorError
 from hopyard.training.estimator import Context, Estimator, Replica
 from hopyard.training.keras.callbacks import check_callbacks
 from hopyard.training.keras.weights import ClassWeight, class_table
-from hopyard.training.transforms import Transform
+from hopyard.training.transforms import BatchTransform
 from hopyard.wording import brief
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ class KerasEstimator(Estimator):
         inputs: Inputs = None,
         sample_weight_column: str | None = None,
         class_weight: ClassWeight | None = None,
-        transform: Transform | None = None,
-        val_transform: Transform | None = None,
+        transform: BatchTransform | None = None,
+        val_transform: BatchTransform | None = None,
         jit_compile: bool | str = "auto",
         run_eagerly: bool = False,
     ) -> None:

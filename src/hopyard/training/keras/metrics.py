@@ -12,7 +12,7 @@ import numpy as np
 from hopyard.errors import MetricError
 from hopyard.training.keras.loss import is_of_answers, losses_of
 from hopyard.training.keras.state import as_numpy, assign, values_of
-from hopyard.training.metric import MetricSet, State
+from hopyard.training.metric import MetricSet, MetricState
 
 _KEY = "keras"
 
@@ -25,10 +25,10 @@ class KerasMetricSet(MetricSet):
         self._model = model
         self._values = values_of(model.metrics_variables)
 
-    def states(self) -> dict[str, State]:
+    def states(self) -> dict[str, MetricState]:
         return {_KEY: {str(number): value for number, value in enumerate(self._values)}}
 
-    def merged(self, parts: Iterable[Mapping[str, State]]) -> dict[str, float]:
+    def merged(self, parts: Iterable[Mapping[str, MetricState]]) -> dict[str, float]:
         total: list[Any] = [np.zeros_like(value, _sum_dtype(value)) for value in self._values]
         for states in parts:
             for number in range(len(total)):

@@ -32,13 +32,13 @@ from hopyard.training.keras.metrics import (
 from hopyard.training.keras.ownership import claim
 from hopyard.training.keras.state import as_numpy, from_tree, names_of, to_tree, values_of
 from hopyard.training.keras.weights import ClassWeight
-from hopyard.training.transforms import Transform, transformed
+from hopyard.training.transforms import BatchTransform, transformed
 
 _RATE = "/learning_rate"
 _log = logging.getLogger("hopyard")
 
 
-class Arguments(Protocol):
+class ReplicaArguments(Protocol):
     """The part of a KerasEstimator that its replica uses."""
 
     batch_size: int
@@ -47,8 +47,8 @@ class Arguments(Protocol):
     class_weight: ClassWeight | None
     callbacks: list[Any]
     model_update_fn: Callable[[Any, int, dict[str, Any]], Any] | None
-    transform: Transform | None
-    val_transform: Transform | None
+    transform: BatchTransform | None
+    val_transform: BatchTransform | None
 
     def compiled_model(self) -> Any: ...
 
@@ -65,7 +65,7 @@ class KerasReplica(Replica):
 
     framework = "keras"
 
-    def __init__(self, estimator: Arguments, context: Context) -> None:
+    def __init__(self, estimator: ReplicaArguments, context: Context) -> None:
         self._estimator = estimator
         self.batch_size: int = estimator.batch_size
         self._model = estimator.compiled_model()

@@ -19,7 +19,7 @@ Kind = Literal["train", "test", "predict"]
 _GROUP_BYTES = 8 << 20
 
 
-class Steps(ABC):
+class KerasSteps(ABC):
     """A model's steps on one of Keras' backends."""
 
     def __init__(self, model: Any) -> None:
@@ -31,7 +31,7 @@ class Steps(ABC):
         """Run all batches, a step each; returns the last result: of ``"predict"`` outputs, else values by name."""
 
 
-class TensorFlowSteps(Steps):
+class TensorFlowSteps(KerasSteps):
     """Traced once for each structure of a batch: its number of rows is left open, as ``tf.data`` does.
 
     Batches of one size go into a loop of TensorFlow's together: to call a function from Python takes several times
@@ -136,7 +136,7 @@ def groups(batches: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]
         yield group
 
 
-class TorchSteps(Steps):
+class TorchSteps(KerasSteps):
     """PyTorch runs each operation as it comes."""
 
     def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
@@ -156,7 +156,7 @@ class TorchSteps(Steps):
         return function
 
 
-class JaxSteps(Steps):
+class JaxSteps(KerasSteps):
     """State goes through compiled functions, and comes back to the model's variables at the end."""
 
     def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
@@ -196,7 +196,7 @@ def _name_of(path: tuple[Any, ...]) -> str:
     return ".".join(names) or ("features", "label", "weight")[path[0] if path else 0]
 
 
-def steps_of(model: Any) -> Steps:
+def steps_of(model: Any) -> KerasSteps:
     """The steps on the backend that Keras runs on."""
-    kinds: dict[str, type[Steps]] = {"tensorflow": TensorFlowSteps, "torch": TorchSteps, "jax": JaxSteps}
+    kinds: dict[str, type[KerasSteps]] = {"tensorflow": TensorFlowSteps, "torch": TorchSteps, "jax": JaxSteps}
     return kinds[keras.backend.backend()](model)

@@ -27,7 +27,7 @@ from hopyard.training.torch.estimator import TorchEstimator, TorchReplica
 from hopyard.training.torch.forward import Forward, Result, scalar, shape_of
 from hopyard.training.torch.optim import options
 from hopyard.training.torch.training import TrainingPass, steps_skipped
-from hopyard.training.transforms import Transform
+from hopyard.training.transforms import BatchTransform
 from hopyard.wording import nearest
 
 _BATCHES = ("tuple", "dict")
@@ -69,8 +69,8 @@ class LightningEstimator(TorchEstimator):
         module: Any,
         batch_size: int = 32,
         batch: str | Callable[[Batch], Any] = "tuple",
-        transform: Transform | None = None,
-        val_transform: Transform | None = None,
+        transform: BatchTransform | None = None,
+        val_transform: BatchTransform | None = None,
         gradient_clip: float | None = None,
         accumulate: int = 1,
         precision: str = "fp32",

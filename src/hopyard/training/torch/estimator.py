@@ -34,7 +34,7 @@ from hopyard.training.torch.torchmetrics import TorchMetric, is_torchmetric
 from hopyard.training.torch.training import Sums, TrainingPass
 from hopyard.training.torch.trunk import Trunk, TrunkBinding, WithTrunk, frozen
 from hopyard.training.torch.validation import measure
-from hopyard.training.transforms import Transform, transformed
+from hopyard.training.transforms import BatchTransform, transformed
 from hopyard.wording import brief
 
 _log = logging.getLogger("hopyard")
@@ -102,8 +102,8 @@ class TorchEstimator(Estimator):
         scheduler_interval: str = "step",
         sample_weight_column: str | None = None,
         class_weight: ClassWeight | None = None,
-        transform: Transform | None = None,
-        val_transform: Transform | None = None,
+        transform: BatchTransform | None = None,
+        val_transform: BatchTransform | None = None,
         gradient_clip: float | None = None,
         accumulate: int = 1,
         precision: str = "fp32",

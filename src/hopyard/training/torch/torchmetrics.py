@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hopyard.errors import MetricError
-from hopyard.training.metric import Array, Metric, State
+from hopyard.training.metric import Array, Metric, MetricState
 
 _COUNT = "_update_count"
 
@@ -34,8 +34,8 @@ class TorchMetric(Metric):
         self.mode = None if better is None else "max" if better else "min"
 
     @property
-    def state(self) -> State:
-        found: State = {}
+    def state(self) -> MetricState:
+        found: MetricState = {}
         for number, part in enumerate(self._all_parts()):
             for name, value in part.items():
                 items = (
@@ -47,7 +47,7 @@ class TorchMetric(Metric):
         return found
 
     @state.setter
-    def state(self, value: State) -> None:
+    def state(self, value: MetricState) -> None:
         self._live, self._parts = None, []
         parts: dict[str, dict[str, Any]] = {}
         for path, array in value.items():

@@ -25,7 +25,7 @@ from hopyard.data.schema import TENSOR_DTYPES
 from hopyard.errors import EstimatorError
 from hopyard.objects import digest_json, flatten
 from hopyard.objects.identity import identity
-from hopyard.training.estimator import Rows
+from hopyard.training.estimator import VisitRows
 from hopyard.training.torch import hidden, state
 from hopyard.training.torch.binding import Batch, Binding
 from hopyard.training.torch.forward import shape_of
@@ -179,7 +179,7 @@ class Trunk:
         self._shared = _Shared(_copied(self.module))
         return self.module
 
-    def rows(self, rows: Rows) -> Rows:
+    def rows(self, rows: VisitRows) -> VisitRows:
         """``rows`` with the outputs in place of the inputs: of a partition kept, or computed now and kept."""
         if not isinstance(rows, Partitioned) or not len(rows):
             return _RowsInMemory(rows, self)
@@ -352,7 +352,7 @@ class _RowsOfPartition:
 class _RowsInMemory:
     """A batch in memory, as partitions are read."""
 
-    def __init__(self, rows: Rows, trunk: Trunk) -> None:
+    def __init__(self, rows: VisitRows, trunk: Trunk) -> None:
         self._rows, self._trunk = rows, trunk
 
     def __len__(self) -> int:

@@ -11,16 +11,16 @@ import pyarrow as pa
 from hopyard.tune.predicting.frames import kind_of
 from hopyard.tune.predicting.predictor import Packed
 
-Transform: TypeAlias = Callable[[Any, Packed, Sequence[str], Sequence[pa.Field]], Any]
+FrameTransform: TypeAlias = Callable[[Any, Packed, Sequence[str], Sequence[pa.Field]], Any]
 """From a frame, a model, its features, and the columns to add, to a frame with these columns. Nothing is computed
 until somebody asks for rows."""
 
 _FILES = {"pyspark": "spark", "ray": "ray", "dask": "dask"}
 
 
-def transform_of(data: Any) -> Transform | None:
+def transform_of(data: Any) -> FrameTransform | None:
     """Function that adds a model's outputs to ``data`` on its engine; None: it is in this process's memory."""
     file = _FILES.get(kind_of(data))
     if file is None:
         return None
-    return cast(Transform, import_module(f"hopyard.tune.predicting.{file}").transform)
+    return cast(FrameTransform, import_module(f"hopyard.tune.predicting.{file}").transform)
