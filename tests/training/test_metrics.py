@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from hopyard.errors import MetricError
-from hopyard.training.metric import Metric, MetricSet
+from hopyard.training.metric import MetricSet, StreamingMetric
 from hopyard.training.metrics import (
     _ALIASES,
     _COUNTING,
@@ -75,7 +75,7 @@ REGRESSION: dict[str, Expected] = {
 }
 
 
-def measured(make: Callable[[], Metric], o: Any, y: Any, w: Any, cuts: list[int]) -> float:
+def measured(make: Callable[[], StreamingMetric], o: Any, y: Any, w: Any, cuts: list[int]) -> float:
     """Every part by a metric of its own, each part in two batches; merged in order."""
     total = make()
     bounds = [0, *sorted(cuts), len(o)]

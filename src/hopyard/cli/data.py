@@ -58,7 +58,7 @@ class EncodedImages(StrEnum):
     keep = "keep"
 
 
-class Output(StrEnum):
+class ArrayKind(StrEnum):
     """Kinds of arrays in batches."""
 
     numpy = "numpy"
@@ -158,7 +158,7 @@ def throughput(
     batches: Annotated[
         int | None, typer.Option(help="Batches of each pass at most; all if none.", min=1)
     ] = None,
-    output: Annotated[Output, typer.Option(help="What batches hold.")] = Output.numpy,
+    output: Annotated[ArrayKind, typer.Option(help="What batches hold.")] = ArrayKind.numpy,
     seed: Annotated[int, typer.Option(help="Of the permutations.")] = 0,
     nulls: NullsOption = NullPolicy.error,
 ) -> None:

@@ -23,7 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,13 @@ from hopyard.data.ragged import Ragged
 from hopyard.errors import EstimatorError
 from hopyard.objects import derive_seed
 from hopyard.training.metric import MetricSet
+
+Inputs: TypeAlias = Mapping[str, str | Sequence[str]] | Sequence[str] | None
+"""The ``inputs`` of an estimator: the columns that a model takes; None: by the framework's own rule. A dict has for
+each input a column, or scalar columns side by side."""
+
+ClassWeight: TypeAlias = Mapping[int, float] | Sequence[float]
+"""Weight of each class's rows in the loss, by class."""
 
 UNKNOWN_BATCHES = 1_000
 """Batches of an epoch where rows are not counted yet: as one trial is tried out on rows of a stream. Warm-ups and the

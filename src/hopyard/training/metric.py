@@ -1,4 +1,4 @@
-"""The Metric contract: update / merge / compute over float64 states, and sets of metrics.
+"""The contract of streaming metrics: update / merge / compute over float64 states, and sets of metrics.
 
 A metric's state is a dict of arrays that merges exactly: states of partitions, merged in any
 grouping, give the value over all rows, not a mean of means. Rules for implementations:
@@ -24,7 +24,7 @@ Array: TypeAlias = npt.NDArray[Any]
 MetricState: TypeAlias = dict[str, Array]
 
 
-class Metric(ABC):
+class StreamingMetric(ABC):
     """A metric: see the module's text. ``mode``: the better direction, ``"max"`` or ``"min"``; None if unknown."""
 
     mode: str | None = None
@@ -39,21 +39,21 @@ class Metric(ABC):
         """Add a batch."""
 
     @abstractmethod
-    def merge(self, other: Metric) -> None:
+    def merge(self, other: StreamingMetric) -> None:
         """Add the rows that another metric of the same kind saw, after this one's."""
 
     @abstractmethod
     def compute(self) -> float:
         """The value over all rows so far."""
 
-    def fresh(self) -> Metric:
+    def fresh(self) -> StreamingMetric:
         """A metric of the same kind that has seen nothing."""
         new = copy.copy(self)
         new.state = {}
         return new
 
 
-class SumMetric(Metric):
+class SumMetric(StreamingMetric):
     """A metric whose state adds up."""
 
     def add(self, **terms: Any) -> None:
@@ -62,7 +62,7 @@ class SumMetric(Metric):
             term = np.asarray(term, np.float64)
             self.state[name] = self.state[name] + term if name in self.state else term
 
-    def merge(self, other: Metric) -> None:
+    def merge(self, other: StreamingMetric) -> None:
         self.add(**other.state)
 
 
@@ -79,9 +79,9 @@ class Mean(SumMetric):
 class MetricSet:
     """Named metrics of one validation. ``"loss"`` is always there, the others keep their spelling."""
 
-    def __init__(self, metrics: Mapping[str, Metric]) -> None:
+    def __init__(self, metrics: Mapping[str, StreamingMetric]) -> None:
         self._templates = dict(metrics)
-        self.metrics: dict[str, Metric] = {"loss": Mean()}
+        self.metrics: dict[str, StreamingMetric] = {"loss": Mean()}
         self.metrics.update({name: metric.fresh() for name, metric in metrics.items()})
 
     def mean(self, name: str, total: float, weight: float) -> None:

@@ -29,7 +29,7 @@ import numpy as np
 
 from hopyard.errors import MetricError
 from hopyard.objects.pickles import dumps
-from hopyard.training.metric import Array, Mean, Metric, MetricState
+from hopyard.training.metric import Array, Mean, MetricState, StreamingMetric
 from hopyard.training.metrics_classes import F1, Accuracy, Precision, Recall, TopKAccuracy
 from hopyard.training.metrics_ranking import AUC
 from hopyard.training.metrics_regression import (
@@ -53,13 +53,13 @@ _ALIASES = {
     "mean_absolute_error": "mae",
     "mean_absolute_percentage_error": "mape",
 }
-_COUNTING: dict[str, Callable[[bool | None], Metric]] = {
+_COUNTING: dict[str, Callable[[bool | None], StreamingMetric]] = {
     "accuracy": Accuracy,
     "precision": Precision,
     "recall": Recall,
     "f1": F1,
 }
-_OTHERS: dict[str, Callable[[], Metric]] = {
+_OTHERS: dict[str, Callable[[], StreamingMetric]] = {
     "auc": AUC,
     "r2": R2,
     "mse": MeanSquaredError,
@@ -76,7 +76,7 @@ def canonical(name: str) -> str:
     return _ALIASES.get(name, name)
 
 
-def metric_named(name: str, logits: bool | None = None) -> Metric:
+def metric_named(name: str, logits: bool | None = None) -> StreamingMetric:
     """A fresh metric.
 
     Args:
@@ -145,7 +145,7 @@ class FunctionMetric(Mean):
             ) from error
 
 
-class ObjectMetric(Metric):
+class ObjectMetric(StreamingMetric):
     """A user's object with update, merge and compute; its pickle is its state."""
 
     def __init__(self, template: Any) -> None:
@@ -171,7 +171,7 @@ class ObjectMetric(Metric):
     def update(self, outputs: Any, labels: Any, weights: Array | None = None) -> None:
         self._object().update(outputs, labels, weights)
 
-    def merge(self, other: Metric) -> None:
+    def merge(self, other: StreamingMetric) -> None:
         assert isinstance(other, ObjectMetric)
         if other._live is not None:
             self._object().merge(other._live)

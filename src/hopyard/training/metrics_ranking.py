@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from hopyard.training.metric import Array, Metric, MetricState, row_weights
+from hopyard.training.metric import Array, MetricState, StreamingMetric, row_weights
 from hopyard.training.metrics_classes import answers_as, is_class_index
 
 
-class AUC(Metric):
+class AUC(StreamingMetric):
     """Binary, multi-label (mean over labels) or multi-class (one against the rest, mean over classes).
 
     Outputs (n, C) with integer labels are compared by their softmax, unless all rows are
@@ -53,7 +53,7 @@ class AUC(Metric):
             }
         )
 
-    def merge(self, other: Metric) -> None:
+    def merge(self, other: StreamingMetric) -> None:
         if other.state:
             self._parts.append(other.state)
 

@@ -10,7 +10,7 @@ from abc import abstractmethod
 
 import numpy as np
 
-from hopyard.training.metric import Array, Metric, MetricState, SumMetric, divide, row_weights
+from hopyard.training.metric import Array, MetricState, StreamingMetric, SumMetric, divide, row_weights
 from hopyard.training.metrics_classes import answers_as
 
 
@@ -64,7 +64,7 @@ class MeanAbsolutePercentageError(_ErrorMean):
         return share
 
 
-class R2(Metric):
+class R2(StreamingMetric):
     """Coefficient of determination, the mean over the D elements of a row.
 
     State: ``weight`` (), ``mean`` (D,) of labels, ``spread`` (D,) their squared deviations from it and
@@ -84,7 +84,7 @@ class R2(Metric):
         spread = weight @ (labels - mean) ** 2
         self._join(total, mean, spread, weight @ (outputs - labels) ** 2)
 
-    def merge(self, other: Metric) -> None:
+    def merge(self, other: StreamingMetric) -> None:
         if other.state:
             self._join(*(other.state[name] for name in ("weight", "mean", "spread", "residual")))
 

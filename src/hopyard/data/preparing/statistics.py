@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from hopyard.data.layout import Values, arrow_array
 from hopyard.data.manifest import ColumnStatistics
+from hopyard.data.moments import Moments
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Schema
 from hopyard.data.sparse import elements_of
@@ -23,26 +24,17 @@ _ELEMENTS_AT_ONCE = 1 << 16  # what is computed several times over stays in the 
 
 
 @dataclass
-class Moments:
-    """Count, mean and sum of squared distances from it, merged as in Chan, Golub, LeVeque: *Updating
-    Formulae and a Pairwise Algorithm for Computing Sample Variances* (1979)."""
+class _Numbers:
+    """Moments and range of the finite numbers of a column, and how many of its numbers are not finite."""
 
-    count: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
+    moments: Moments = field(default_factory=Moments)
     low: float | int | None = None
     high: float | int | None = None
     not_finite: int = 0
 
-    def merge(self, other: Moments) -> None:
+    def merge(self, other: _Numbers) -> None:
+        self.moments.merge(other.moments)
         self.not_finite += other.not_finite
-        if not other.count:
-            return
-        total = self.count + other.count
-        distance = other.mean - self.mean
-        self.squares += other.squares + distance * distance * (self.count * other.count / total)
-        self.mean += distance * (other.count / total)
-        self.count = total
         if other.low is not None and other.high is not None:
             self.low = other.low if self.low is None else min(self.low, other.low)
             self.high = other.high if self.high is None else max(self.high, other.high)
@@ -53,7 +45,7 @@ class Statistics:
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self._moments = {column.name: Moments() for column in schema}
+        self._numbers = {column.name: _Numbers() for column in schema}
         self._distinct: dict[str, set[Any] | None] = {
             column.name: set() if _may_be_counted(column) else None for column in schema
         }
@@ -67,17 +59,17 @@ class Statistics:
             statistics._missing[column.name] = missing.get(column.name, 0)
             if column.kind in ("tensor", "ragged"):
                 for block in _blocks(_elements(column, rows)):
-                    statistics._moments[column.name].merge(_block_moments(block))
+                    statistics._numbers[column.name].merge(_numbers_of(block))
                 if column.sparse and isinstance(rows, Ragged):
                     zeros = len(rows) * column.shape[0] - len(rows.values)
-                    statistics._moments[column.name].merge(Moments(zeros, low=0.0, high=0.0))
+                    statistics._numbers[column.name].merge(_Numbers(Moments(zeros), 0.0, 0.0))
             if statistics._distinct[column.name] is not None:
                 statistics._distinct[column.name] = _distinct(column, rows)
         return statistics
 
     def merge(self, other: Statistics) -> None:
-        for name, moments in self._moments.items():
-            moments.merge(other._moments[name])
+        for name, numbers in self._numbers.items():
+            numbers.merge(other._numbers[name])
             self._missing[name] += other._missing[name]
             mine, its = self._distinct[name], other._distinct[name]
             self._distinct[name] = None if mine is None or its is None else _few(mine | its)
@@ -86,16 +78,17 @@ class Statistics:
         return {column.name: self._column(column.name) for column in self._schema}
 
     def _column(self, name: str) -> ColumnStatistics:
-        moments, distinct = self._moments[name], self._distinct[name]
+        numbers, distinct = self._numbers[name], self._distinct[name]
+        moments = numbers.moments
         known = moments.count > 0
         variance = moments.squares / moments.count if known else 0.0
         return ColumnStatistics(
-            moments.low,
-            moments.high,
-            _finite(moments.mean) if known else None,
+            numbers.low,
+            numbers.high,
+            _finite(float(moments.mean)) if known else None,
             _finite(math.sqrt(variance)) if known else None,
             self._missing[name],
-            moments.not_finite,
+            numbers.not_finite,
             None if distinct is None else tuple(sorted(distinct)),
         )
 
@@ -147,21 +140,21 @@ def _blocks(array: npt.NDArray[Any]) -> Iterable[npt.NDArray[Any]]:
         yield flat[start : start + _ELEMENTS_AT_ONCE]
 
 
-def _block_moments(block: npt.NDArray[Any]) -> Moments:
+def _numbers_of(block: npt.NDArray[Any]) -> _Numbers:
     dropped = 0
     low, high = block.min(), block.max()
     if block.dtype.kind == "f" and not (np.isfinite(low) and np.isfinite(high)):
         finite = block[np.isfinite(block)]
         dropped = len(block) - len(finite)
         if not len(finite):
-            return Moments(not_finite=dropped)
+            return _Numbers(not_finite=dropped)
         block, low, high = finite, finite.min(), finite.max()
     with np.errstate(over="ignore", invalid="ignore"):  # sums of huge values are reported as unknown
         wide = block.astype(np.float64)
         mean = float(wide.mean())
         wide -= mean
         squares = float(np.einsum("i,i->", wide, wide))  # no BLAS: its threads would fight with the writer's
-    return Moments(len(block), mean, squares, _plain(low), _plain(high), dropped)
+    return _Numbers(Moments(len(block), mean, squares), _plain(low), _plain(high), dropped)
 
 
 def _plain(value: Any) -> float | int:

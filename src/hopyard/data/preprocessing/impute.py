@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.checks import choice, flag
+from hopyard.data.moments import Moments
 from hopyard.data.preprocessing.base import Columns, FittedState, Fitting, Missing, Step, as_numbers, is_text
-from hopyard.data.preprocessing.scaling import Moments
 from hopyard.data.ragged import Ragged
 from hopyard.errors import DataError, UsageError
 
@@ -80,7 +80,7 @@ class _Learning(Fitting):
             lost = _lost(values, missing.get(name))
             if self._step.by == "mean":
                 numbers = self._numbers(name, values)
-                self._moments[name].add(np.where(lost, np.nan, numbers))
+                self._moments[name].merge(Moments.of_rows(np.where(lost, np.nan, numbers)))
             elif lost.any() and values.ndim > 1:  # as float64, to hold NaN
                 self._kept[name].append(np.where(lost, np.nan, self._numbers(name, values)))
             else:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.data.moments import Moments
 from hopyard.data.preprocessing.base import (
     Columns,
     FittedState,
@@ -39,28 +40,6 @@ class StandardScale(Step):
         return _Scaling(self)
 
 
-class Moments:
-    """Count, mean and sum of squared deviations of rows that come in batches, by Chan, Golub and LeVeque (1979)."""
-
-    def __init__(self) -> None:
-        self.count: Any = 0
-        self.mean: Any = 0.0
-        self.squares: Any = 0.0
-
-    def add(self, numbers: npt.NDArray[np.float64]) -> None:
-        """Add rows (n, *shape); NaN does not count."""
-        there = ~np.isnan(numbers)
-        count = there.sum(0)
-        numbers = np.where(there, numbers, 0.0)
-        mean = numbers.sum(0) / np.maximum(count, 1)
-        squares = (np.where(there, numbers - mean, 0.0) ** 2).sum(0)
-        total = np.maximum(self.count + count, 1)
-        shift = mean - self.mean
-        self.squares = self.squares + squares + shift**2 * self.count * count / total
-        self.mean = self.mean + np.where(count > 0, shift * count / total, 0.0)
-        self.count = self.count + count
-
-
 class _Scaling(Fitting):
     def __init__(self, step: StandardScale) -> None:
         self._step = step
@@ -69,7 +48,7 @@ class _Scaling(Fitting):
     def add(self, batch: Columns, missing: Missing) -> None:
         for name, moments in self._moments.items():
             numbers = as_numbers("StandardScale", name, batch[name])
-            moments.add(present_rows(numbers, missing.get(name)))
+            moments.merge(Moments.of_rows(present_rows(numbers, missing.get(name))))
 
     def result(self) -> FittedState:
         means, deviations = {}, {}

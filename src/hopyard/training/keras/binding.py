@@ -9,18 +9,16 @@ a row, (n, 1), as Keras 2 gave them: metric functions subtract one from the othe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import keras
 import numpy as np
 from keras.src.backend import compute_output_spec
 
 from hopyard.errors import ColumnError, EstimatorError
-from hopyard.training.keras.weights import ClassWeight, class_table
+from hopyard.training.estimator import ClassWeight, Inputs
+from hopyard.training.keras.weights import class_table
 from hopyard.wording import nearest
-
-Inputs: TypeAlias = Mapping[str, str | Sequence[str]] | Sequence[str] | None
-Batch: TypeAlias = Mapping[str, Any]
 
 
 class Binding:
@@ -72,12 +70,12 @@ class Binding:
         names = (self.features if every_feature else self.model_columns) + self._labels
         return list(dict.fromkeys(names if self._weight is None else [*names, self._weight]))
 
-    def inputs(self, batch: Batch) -> Any:
+    def inputs(self, batch: Mapping[str, Any]) -> Any:
         """Arrays (n, ...) in the structure of the model's inputs."""
         arrays = [self._input(batch, group) for group in self._inputs]
         return keras.tree.pack_sequence_as(self._input_form, arrays)
 
-    def arguments(self, batch: Batch, weigh_classes: bool) -> tuple[Any, ...]:
+    def arguments(self, batch: Mapping[str, Any], weigh_classes: bool) -> tuple[Any, ...]:
         """(inputs, labels), or with weights (inputs, labels, weights (n,) float32), as ``train_step`` takes them."""
         labels = self._label_arrays(batch)
         weights = self._weights(batch, labels if weigh_classes else None)
@@ -94,7 +92,7 @@ class Binding:
         """The shapes of the model's outputs; none before a batch, or if the model does not tell them."""
         return self._output_shapes or []
 
-    def _input(self, batch: Batch, group: Sequence[str]) -> np.ndarray[Any, Any]:
+    def _input(self, batch: Mapping[str, Any], group: Sequence[str]) -> np.ndarray[Any, Any]:
         arrays = [_numbers(batch, name, "feature") for name in group]
         if len(arrays) == 1:
             return arrays[0]
@@ -106,13 +104,13 @@ class Binding:
             )
         return np.stack([array.reshape(-1) for array in arrays], axis=1)
 
-    def _label_arrays(self, batch: Batch) -> list[np.ndarray[Any, Any]]:
+    def _label_arrays(self, batch: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
         arrays = [_numbers(batch, name, "label") for name in self._labels]
         stacked = len(keras.tree.flatten(self._label_form)) < len(arrays)
         return [np.stack([array.reshape(len(array)) for array in arrays], axis=1)] if stacked else arrays
 
     def _weights(
-        self, batch: Batch, labels: list[np.ndarray[Any, Any]] | None
+        self, batch: Mapping[str, Any], labels: list[np.ndarray[Any, Any]] | None
     ) -> np.ndarray[Any, Any] | None:
         weights = None
         if self._weight is not None:
@@ -129,7 +127,7 @@ class Binding:
         return of_class if weights is None else of_class * weights
 
 
-def _numbers(batch: Batch, name: str, role: str) -> np.ndarray[Any, Any]:
+def _numbers(batch: Mapping[str, Any], name: str, role: str) -> np.ndarray[Any, Any]:
     if name not in batch:
         how = (
             "Add it to feature_columns"

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from hopyard.checks import integer
 from hopyard.errors import EstimatorError
-from hopyard.training.estimator import Context, Estimator, Replica
+from hopyard.training.estimator import ClassWeight, Context, Estimator, Inputs, Replica
 from hopyard.training.keras.callbacks import check_callbacks
-from hopyard.training.keras.weights import ClassWeight, class_table
+from hopyard.training.keras.weights import class_table
 from hopyard.training.transforms import BatchTransform
 from hopyard.wording import brief
 
 if TYPE_CHECKING:
     import keras
-
-    from hopyard.training.keras.binding import Inputs
 
 
 _OF_KERAS = {

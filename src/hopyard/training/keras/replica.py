@@ -16,9 +16,17 @@ import keras
 import numpy as np
 
 from hopyard.errors import DivergedError, EstimatorError, HopyardError
-from hopyard.training.estimator import Context, OneBatch, Replica, Visit, another_architecture
+from hopyard.training.estimator import (
+    ClassWeight,
+    Context,
+    Inputs,
+    OneBatch,
+    Replica,
+    Visit,
+    another_architecture,
+)
 from hopyard.training.keras.architecture import architecture
-from hopyard.training.keras.binding import Binding, Inputs
+from hopyard.training.keras.binding import Binding
 from hopyard.training.keras.callbacks import Callbacks, logs_of
 from hopyard.training.keras.compiled import Compiled, Holder, all_trainable, shared
 from hopyard.training.keras.loss import check_answers, check_validates, correct_losses
@@ -31,7 +39,6 @@ from hopyard.training.keras.metrics import (
 )
 from hopyard.training.keras.ownership import claim
 from hopyard.training.keras.state import as_numpy, from_tree, names_of, to_tree, values_of
-from hopyard.training.keras.weights import ClassWeight
 from hopyard.training.transforms import BatchTransform, transformed
 
 _RATE = "/learning_rate"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from hopyard.errors import EstimatorError
-
-ClassWeight: TypeAlias = Mapping[int, float] | Sequence[float]
+from hopyard.training.estimator import ClassWeight
 
 
 def class_table(class_weight: ClassWeight) -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:

@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError, HopyardError
-from hopyard.training.estimator import Context, Replica, Visit, batch_sizes
+from hopyard.training.estimator import Context, Inputs, Replica, Visit, batch_sizes
 from hopyard.training.lightning.hooks import base_of, check_module, is_overridden, takes_index
 from hopyard.training.lightning.logged import Logged, fresh, metrics_of
 from hopyard.training.lightning.trainer import SearchTrainer
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch.attributes import Owner
-from hopyard.training.torch.binding import Batch, Binding, Inputs
+from hopyard.training.torch.binding import Binding
 from hopyard.training.torch.estimator import TorchEstimator, TorchReplica
 from hopyard.training.torch.forward import Forward, Result, scalar, shape_of
 from hopyard.training.torch.optim import options

@@ -9,18 +9,17 @@ one tensor (n, columns).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 
 from hopyard.data.ragged import Ragged
+from hopyard.data.reading.views import Batch
 from hopyard.errors import ColumnError, EstimatorError
+from hopyard.training.estimator import Inputs
 from hopyard.training.torch.loss import Labels
 from hopyard.wording import nearest
-
-Inputs: TypeAlias = Mapping[str, str | Sequence[str]] | Sequence[str] | None
-Batch: TypeAlias = dict[str, Any]
 
 _FEATURES = {
     torch.float64: torch.float32,

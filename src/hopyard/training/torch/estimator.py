@@ -17,16 +17,27 @@ import torch
 from torch import nn
 
 from hopyard.checks import choice, integer
+from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError, MetricError
-from hopyard.training.estimator import Context, Estimator, OneBatch, Replica, Visit, batch_sizes, epoch_steps
-from hopyard.training.metric import Metric, MetricSet
+from hopyard.training.estimator import (
+    ClassWeight,
+    Context,
+    Estimator,
+    Inputs,
+    OneBatch,
+    Replica,
+    Visit,
+    batch_sizes,
+    epoch_steps,
+)
+from hopyard.training.metric import MetricSet, StreamingMetric
 from hopyard.training.metrics import FunctionMetric, ObjectMetric, canonical, metric_named
 from hopyard.training.torch import hidden, state
 from hopyard.training.torch.attributes import KEY, Attributes, Name, Owner, owners, without_attributes
-from hopyard.training.torch.binding import Batch, Binding, Inputs, as_tensors
+from hopyard.training.torch.binding import Binding, as_tensors
 from hopyard.training.torch.export import export_onnx
 from hopyard.training.torch.forward import Forward
-from hopyard.training.torch.loss import ClassWeight, Loss, outputs_are_logits
+from hopyard.training.torch.loss import Loss, outputs_are_logits
 from hopyard.training.torch.optim import build_optimizer, build_scheduler, options
 from hopyard.training.torch.ownership import claim
 from hopyard.training.torch.session import Flags, resolve_device
@@ -152,11 +163,11 @@ class TorchEstimator(Estimator):
     def replica(self, context: Context) -> Replica:
         return TorchReplica(self, context)
 
-    def named_metrics(self) -> dict[str, Metric]:
+    def named_metrics(self) -> dict[str, StreamingMetric]:
         """Fresh metrics by the names under which histories list them; empty if ``step`` gives values."""
         if self.step is not None:
             return {}
-        found: dict[str, Metric] = {}
+        found: dict[str, StreamingMetric] = {}
         for given in self.metrics:
             name, metric = _metric(
                 given, outputs_are_logits(self.loss) if self.logits is None else self.logits
@@ -598,7 +609,7 @@ class TorchReplica(Replica):
         return transformed(map(as_tensors, batches), transform, Visit(OneBatch({}), 0, 0, 0), "predict")
 
 
-def _metric(given: Any, logits: bool | None) -> tuple[str, Metric]:
+def _metric(given: Any, logits: bool | None) -> tuple[str, StreamingMetric]:
     """The name and a fresh metric for one entry of ``metrics``."""
     if isinstance(given, str):
         return given, metric_named("mse" if canonical(given) == "loss" else given, logits)

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError
-from hopyard.training.torch.binding import Batch, Binding
+from hopyard.training.torch.binding import Binding
 from hopyard.training.torch.loss import Labels, Loss, describe, explain_misfit, label_like_outputs
 
 _STACK = (

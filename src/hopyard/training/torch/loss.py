@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn import functional
 
 from hopyard.errors import EstimatorError
+from hopyard.training.estimator import ClassWeight
 
 Labels: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
-ClassWeight: TypeAlias = Mapping[int, float] | Sequence[float]
 
 # Losses of PyTorch as modules and as functions: by their divisor, and by the outputs and labels that they take.
 _BY_CLASS = (nn.CrossEntropyLoss, nn.NLLLoss, functional.cross_entropy, functional.nll_loss)

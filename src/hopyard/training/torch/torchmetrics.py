@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hopyard.errors import MetricError
-from hopyard.training.metric import Array, Metric, MetricState
+from hopyard.training.metric import Array, MetricState, StreamingMetric
 
 _COUNT = "_update_count"
 
@@ -21,7 +21,7 @@ def is_torchmetric(value: Any) -> bool:
     )
 
 
-class TorchMetric(Metric):
+class TorchMetric(StreamingMetric):
     """State: ``<part>/<state>`` or, for lists, ``<part>/<state>/<i>``, a part being what one object saw."""
 
     native = True
@@ -88,7 +88,7 @@ class TorchMetric(Metric):
         self._parts, self._live = [], seen
         self._parts, self._live = self._all_parts(), None
 
-    def merge(self, other: Metric) -> None:
+    def merge(self, other: StreamingMetric) -> None:
         assert isinstance(other, TorchMetric)
         self._parts, self._live = [*self._all_parts(), *other._all_parts()], None
 

@@ -21,13 +21,14 @@ from hopyard.data.arguments import Output, Tail
 from hopyard.data.base import Partitioned
 from hopyard.data.combining.computed import computed_columns
 from hopyard.data.order import WINDOW_BYTES, batch_bounds
+from hopyard.data.reading.views import Batch
 from hopyard.data.schema import TENSOR_DTYPES
 from hopyard.errors import EstimatorError
 from hopyard.objects import digest_json, flatten
 from hopyard.objects.identity import identity
 from hopyard.training.estimator import VisitRows
 from hopyard.training.torch import hidden, state
-from hopyard.training.torch.binding import Batch, Binding
+from hopyard.training.torch.binding import Binding
 from hopyard.training.torch.forward import shape_of
 from hopyard.training.torch.session import Flags, generator_state, generators_kept
 

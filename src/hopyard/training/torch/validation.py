@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hopyard.errors import MetricError
-from hopyard.training.metric import Metric, MetricSet
+from hopyard.training.metric import MetricSet, StreamingMetric
 from hopyard.training.torch.forward import Forward, Result, on_cpu
 from hopyard.wording import nearest
 
@@ -42,7 +42,9 @@ def measure(
     return metrics
 
 
-def _update(metrics: dict[str, Metric], result: Result, weights: np.ndarray[Any, Any] | None) -> None:
+def _update(
+    metrics: dict[str, StreamingMetric], result: Result, weights: np.ndarray[Any, Any] | None
+) -> None:
     if result.labels is None or len(metrics) == 1:
         return
     outputs, labels = on_cpu(result.outputs), on_cpu(result.labels)
