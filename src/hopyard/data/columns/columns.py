@@ -10,7 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -88,6 +88,10 @@ class ColumnData:
         batch = np.empty(len(rows), object)
         batch[:] = [row.decode() for row in rows] if self.kind == "string" else rows
         return batch
+
+
+ConvertedColumns: TypeAlias = Mapping[str, ColumnData]
+"""Columns of a source by name, as many rows of each."""
 
 
 def all_missing(column: Column, rows: int) -> ColumnData:

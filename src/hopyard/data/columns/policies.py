@@ -24,13 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.checks import choice
-from hopyard.data.columns.columns import ColumnData, as_ragged
+from hopyard.data.columns.columns import ColumnData, ConvertedColumns, as_ragged
 from hopyard.data.layout import Values
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column, Schema
 from hopyard.errors import ColumnError, DataError, NullsError
 
-Columns = Mapping[str, ColumnData]
 _MAX_WIDTH = (1 << 31) - 1
 _SAID = 3
 """Rows that an error names."""
@@ -108,7 +107,7 @@ class Policies:
         """The columns that must be given for columns of these names to be made."""
         return list(dict.fromkeys(self.added.get(name, name) for name in names))
 
-    def apply(self, columns: Columns) -> dict[str, Values]:
+    def apply(self, columns: ConvertedColumns) -> dict[str, Values]:
         """The values of ``schema``'s columns for some rows."""
         result: dict[str, Values] = {}
         for name, data in columns.items():
@@ -125,7 +124,7 @@ class Policies:
 
 
 def plan_policies(
-    splits: Sequence[Columns],
+    splits: Sequence[ConvertedColumns],
     nulls: str = "error",
     ragged: str = "error",
     labels: Collection[str] = (),
@@ -298,7 +297,7 @@ def checked_schema(columns: Sequence[Column]) -> Schema:
     return Schema(columns)
 
 
-def _check_same(splits: Sequence[Columns]) -> None:
+def _check_same(splits: Sequence[ConvertedColumns]) -> None:
     for val in splits[1:]:
         for name, data in splits[0].items():
             mine, its = data.column, val[name].column

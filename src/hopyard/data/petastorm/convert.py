@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hopyard.checks import choice
-from hopyard.data.columns.columns import ColumnData, empty_data
+from hopyard.data.columns.columns import ColumnData, ConvertedColumns, empty_data
 from hopyard.data.files.found import PARQUET, find_files
 from hopyard.data.files.hive import hive_values
 from hopyard.data.files.stored import StoredFile
@@ -38,7 +38,7 @@ from hopyard.data.petastorm.codecs import RowDecoder, decode_field, encoded_rows
 from hopyard.data.preparing.prepare import prepare
 from hopyard.data.preparing.prepared import Prepared
 from hopyard.data.schema import unknown_columns
-from hopyard.data.sources.base import Batch, Source
+from hopyard.data.sources.base import Source
 from hopyard.errors import CorruptError, DataError
 from hopyard.storage import open_store
 from hopyard.storage.base import Store
@@ -165,7 +165,7 @@ class PetastormSource(Source):
     def select(self, names: Sequence[str]) -> PetastormSource:
         return PetastormSource(self._files, _selected(self.fields, names), self._images)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[ConvertedColumns]:
         self._refuse_unsupported()
         shapes = {name: self._first_shape(field) for name, field in self._decoded().items() if settles(field)}
         done = 0

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from hopyard.data.columns.columns import empty_data
+from hopyard.data.columns.columns import ConvertedColumns, empty_data
 from hopyard.data.preparing.files import Writing, Written
 from hopyard.data.preparing.packing import Packing
 from hopyard.data.preparing.survey import Survey
 from hopyard.data.schema import Column
-from hopyard.data.sources.base import Batch, Source
+from hopyard.data.sources.base import Source
 from hopyard.data.sources.collect import pick
 from hopyard.data.sources.frame_batches import FrameReading, columns_of_types, flat_paths
 
@@ -126,7 +126,7 @@ class FrameSource(Source):
         """
         return tuple(columns_of_types(self.types, self.columns).values())
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[ConvertedColumns]:
         known = {**self.expected}
         for name, column in columns_of_types(self.types, self.columns, known).items():
             known.setdefault(name, column)
@@ -134,7 +134,7 @@ class FrameSource(Source):
             if batch.num_rows:
                 yield self.reading.columns(batch, known)
 
-    def head_columns(self, n: int) -> Batch:
+    def head_columns(self, n: int) -> ConvertedColumns:
         self.layout()
         rows = self.frame.head(self.roots, n)
         if not rows.num_rows:

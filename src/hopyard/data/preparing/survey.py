@@ -7,8 +7,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.data.columns.columns import ColumnData, empty_data
-from hopyard.data.columns.policies import Columns, Nulls
+from hopyard.data.columns.columns import ColumnData, ConvertedColumns, empty_data
+from hopyard.data.columns.policies import Nulls
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.sources.content import WORD, ColumnFindings, RowFindings, sum_of
 from hopyard.data.sources.frame_batches import unequal_vectors
@@ -141,7 +141,7 @@ class Survey:
         """The mean of a column whose rows differ in size."""
         return self.content.found[name].nbytes / self.content.rows + 8
 
-    def samples(self, names: list[str]) -> Columns:
+    def samples(self, names: list[str]) -> ConvertedColumns:
         """A few rows of zeros that stand for all rows to policies: same lengths, shape and nulls."""
         return {name: _sample(self.content.found[name]) for name in names}
 

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from hopyard.data.preprocessing.base import Columns, FittedState, Fitting, Missing, Step, is_text
+from hopyard.data.preprocessing.base import FittedState, Fitting, Missing, Step, is_text
 from hopyard.data.ragged import Ragged
+from hopyard.data.reading.views import Batch
 from hopyard.errors import DataError, UsageError
 from hopyard.objects.digests import digest
 from hopyard.objects.identity import identity
@@ -106,7 +107,7 @@ class _Fitted(Fitting):
         self._batches: list[Any] = []
         self._partial = not is_layer(self._made) and hasattr(self._made, "partial_fit")
 
-    def add(self, batch: Columns, missing: Missing) -> None:
+    def add(self, batch: Batch, missing: Missing) -> None:
         rows = _rows(self._step, batch, missing)
         if self._partial:
             self._calling(self._made.partial_fit, rows)
@@ -142,7 +143,7 @@ class Applied(FittedState):
     step: Apply
     transformer: Any
 
-    def apply(self, batch: Columns, missing: Missing) -> dict[str, Any]:
+    def apply(self, batch: Batch, missing: Missing) -> dict[str, Any]:
         rows = _rows(self.step, batch, missing)
         try:
             made = self.transformer(rows) if is_layer(self.transformer) else self.transformer.transform(rows)
@@ -229,7 +230,7 @@ def _adapts(layer: Any) -> bool:
     return hasattr(layer, "adapt") and not given
 
 
-def _rows(step: Apply, batch: Columns, missing: Missing) -> Any:
+def _rows(step: Apply, batch: Batch, missing: Missing) -> Any:
     """The columns as the transformer gets them: a DataFrame, or an array (n, numbers of a row)."""
     parts = [_with_missing(step, name, batch[name], missing.get(name)) for name in step.columns]
     scalars = all(part.ndim == 1 for part in parts)

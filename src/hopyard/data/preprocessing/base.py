@@ -18,10 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.data.ragged import Ragged
+from hopyard.data.reading.views import Batch
 from hopyard.errors import DataError, UsageError
 
-Columns: TypeAlias = Mapping[str, Any]
-"""Column -> array (n, *shape), an object array of texts or bytes, or ``Ragged``."""
 Missing: TypeAlias = Mapping[str, npt.NDArray[np.bool_]]
 """Column -> (n,) bool, True where the row is null; columns without null rows may be left out."""
 
@@ -36,7 +35,7 @@ class FittedState(ABC):
     takes_coded: ClassVar[bool] = False
 
     @abstractmethod
-    def apply(self, batch: Columns, missing: Missing) -> dict[str, Any]:
+    def apply(self, batch: Batch, missing: Missing) -> dict[str, Any]:
         """The step's outputs for a batch.
 
         Raises:
@@ -48,7 +47,7 @@ class Fitting(ABC):
     """One pass over the training rows."""
 
     @abstractmethod
-    def add(self, batch: Columns, missing: Missing) -> None:
+    def add(self, batch: Batch, missing: Missing) -> None:
         """Learn from the next rows. Raises DataError where a column holds values that the step does not take."""
 
     @abstractmethod

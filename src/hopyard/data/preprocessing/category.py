@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hopyard.checks import choice, integer
-from hopyard.data.preprocessing.base import Columns, FittedState, Fitting, Missing, Step, present_rows
+from hopyard.data.preprocessing.base import FittedState, Fitting, Missing, Step, present_rows
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.strings import Coded, as_objects
+from hopyard.data.reading.views import Batch
 from hopyard.errors import DataError, UsageError
 
 
@@ -78,7 +79,7 @@ class _Counting(Fitting):
         self._step = step
         self._counts: dict[str, Counter[Any]] = {name: Counter() for name in step.columns}
 
-    def add(self, batch: Columns, missing: Missing) -> None:
+    def add(self, batch: Batch, missing: Missing) -> None:
         if self._step.values is not None:
             return
         for name, counts in self._counts.items():
@@ -111,7 +112,7 @@ class Categories(FittedState):
     unknown: str
     takes_coded: ClassVar[bool] = True
 
-    def apply(self, batch: Columns, missing: Missing) -> dict[str, Any]:
+    def apply(self, batch: Batch, missing: Missing) -> dict[str, Any]:
         return {name: self._numbers(name, batch[name], missing.get(name)) for name in self.known}
 
     @cached_property

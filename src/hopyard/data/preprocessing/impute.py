@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from hopyard.checks import choice, flag
 from hopyard.data.moments import Moments
-from hopyard.data.preprocessing.base import Columns, FittedState, Fitting, Missing, Step, as_numbers, is_text
+from hopyard.data.preprocessing.base import FittedState, Fitting, Missing, Step, as_numbers, is_text
 from hopyard.data.ragged import Ragged
+from hopyard.data.reading.views import Batch
 from hopyard.errors import DataError, UsageError
 
 By = Literal["mean", "median", "most_frequent"]
@@ -71,7 +72,7 @@ class _Learning(Fitting):
         self._kept: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in step.columns}
         self._dtypes: dict[str, np.dtype[Any]] = {}
 
-    def add(self, batch: Columns, missing: Missing) -> None:
+    def add(self, batch: Batch, missing: Missing) -> None:
         for name in self._step.columns:
             values = _checked(name, batch[name])
             self._dtypes[name] = values.dtype
@@ -146,7 +147,7 @@ class Imputed(FittedState):
     dtypes: dict[str, np.dtype[Any]]
     indicator: bool
 
-    def apply(self, batch: Columns, missing: Missing) -> dict[str, Any]:
+    def apply(self, batch: Batch, missing: Missing) -> dict[str, Any]:
         filled: dict[str, Any] = {}
         for name, fill in self.fills.items():
             values = _checked(name, batch[name])

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from hopyard.data.moments import Moments
 from hopyard.data.preprocessing.base import (
-    Columns,
     FittedState,
     Fitting,
     Missing,
@@ -18,6 +17,7 @@ from hopyard.data.preprocessing.base import (
     as_numbers,
     present_rows,
 )
+from hopyard.data.reading.views import Batch
 from hopyard.errors import DataError
 
 _EPSILON = float(np.finfo(np.float64).eps)
@@ -45,7 +45,7 @@ class _Scaling(Fitting):
         self._step = step
         self._moments = {name: Moments() for name in step.columns}
 
-    def add(self, batch: Columns, missing: Missing) -> None:
+    def add(self, batch: Batch, missing: Missing) -> None:
         for name, moments in self._moments.items():
             numbers = as_numbers("StandardScale", name, batch[name])
             moments.merge(Moments.of_rows(present_rows(numbers, missing.get(name))))
@@ -76,7 +76,7 @@ class Scaled(FittedState):
     means: dict[str, npt.NDArray[np.float64]]
     deviations: dict[str, npt.NDArray[np.float64]]
 
-    def apply(self, batch: Columns, missing: Missing) -> dict[str, Any]:
+    def apply(self, batch: Batch, missing: Missing) -> dict[str, Any]:
         scaled = {}
         for name, mean in self.means.items():
             numbers = as_numbers("StandardScale", name, batch[name])

@@ -23,12 +23,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from hopyard.data.columns.columns import ColumnData, check_lengths
+from hopyard.data.columns.columns import ConvertedColumns, check_lengths
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column
 from hopyard.data.sources.collect import Collector, SourceFindings
-
-Batch = Mapping[str, ColumnData]
 
 
 class Source(ABC):
@@ -53,10 +51,10 @@ class Source(ABC):
     _collected: SourceFindings | None = None
 
     @abstractmethod
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[ConvertedColumns]:
         """The rows, some at a time."""
 
-    def head_batches(self) -> Iterator[Batch]:
+    def head_batches(self) -> Iterator[ConvertedColumns]:
         """Batches like those of ``batches``, but the rows remain to be read."""
         return self.batches()
 
@@ -68,7 +66,7 @@ class Source(ABC):
         """The first ``n`` rows, or all if fewer, as a batch holds them; nulls as zeros."""
         return {name: data.as_batch() for name, data in self.head_columns(n).items()}
 
-    def head_columns(self, n: int) -> Batch:
+    def head_columns(self, n: int) -> ConvertedColumns:
         """The first ``n`` rows, with masks of the null ones."""
         collector = Collector(memory=sys.maxsize)
         taken = 0
@@ -84,7 +82,7 @@ class Source(ABC):
         """The columns, if all rows were read; else empty."""
         return {} if self._collected is None else self._collected.schema
 
-    def known_columns(self) -> Batch | None:
+    def known_columns(self) -> ConvertedColumns | None:
         """All rows, if they are in memory already."""
         return None if self._collected is None else self._collected.columns
 

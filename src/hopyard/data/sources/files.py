@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hopyard.data.columns.columns import ColumnData, check_names
+from hopyard.data.columns.columns import ColumnData, ConvertedColumns, check_names
 from hopyard.data.columns.convert import convert_columns
 from hopyard.data.columns.convert_arrow import from_arrow, is_list, is_unknown
 from hopyard.data.columns.restore import restore
@@ -20,7 +20,7 @@ from hopyard.data.files.unischema import warn_of_encoded
 from hopyard.data.layout import stored_schema
 from hopyard.data.recipe.arrow_columns import read_group, undecodable
 from hopyard.data.schema import Column, Schema
-from hopyard.data.sources.base import Batch, Source
+from hopyard.data.sources.base import Source
 from hopyard.data.sources.collect import pick
 from hopyard.data.sources.csv_files import check_same_columns, read_csv_files
 from hopyard.data.sources.frame_batches import column_of_type
@@ -117,7 +117,7 @@ class ParquetSource(Source):
     def select(self, names: Sequence[str]) -> ParquetSource:
         return ParquetSource(self._files, self._relative, list(pick(dict.fromkeys(self.columns), names)))
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[ConvertedColumns]:
         own = [name for name in self.columns if name not in self._constants]
         expected = self._expected(own)
         for number, file in enumerate(self._files):

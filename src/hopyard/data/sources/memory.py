@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hopyard.data.columns.columns import ColumnData, check_lengths, check_names
+from hopyard.data.columns.columns import ColumnData, ConvertedColumns, check_lengths, check_names
 from hopyard.data.columns.convert import convert_columns, from_numpy, from_rows, from_values
 from hopyard.data.columns.convert_arrow import from_arrow
 from hopyard.data.columns.structs import flatten_structs, is_struct
-from hopyard.data.sources.base import Batch, Source
+from hopyard.data.sources.base import Source
 from hopyard.data.sources.collect import SourceFindings, collect, pick
 from hopyard.errors import UnsupportedTypeError
 
@@ -30,7 +30,7 @@ class MemorySource(Source):
         self.columns: list[str] = check_names(raw)
 
     @cached_property
-    def _data(self) -> Batch:
+    def _data(self) -> ConvertedColumns:
         data = convert_columns(self._raw, self._convert, self.expected)
         check_lengths(data)
         return data
@@ -39,16 +39,16 @@ class MemorySource(Source):
     def rows(self) -> int:  # type: ignore[override]
         return check_lengths(self._data)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[ConvertedColumns]:
         yield self._data
 
     def select(self, names: Sequence[str]) -> MemorySource:
         return MemorySource(pick(self._raw, names), self._convert)
 
-    def head_columns(self, n: int) -> Batch:
+    def head_columns(self, n: int) -> ConvertedColumns:
         return {name: data[:n] for name, data in self._data.items()}
 
-    def known_columns(self) -> Batch:
+    def known_columns(self) -> ConvertedColumns:
         return self._data
 
     def _collect(self, spool: Path | None) -> SourceFindings:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from hopyard.data.columns.columns import check_names, empty_data
+from hopyard.data.columns.columns import ConvertedColumns, check_names, empty_data
 from hopyard.data.columns.convert import convert_columns, from_rows
 from hopyard.data.columns.convert_arrow import from_arrow
 from hopyard.data.columns.structs import flatten_structs
 from hopyard.data.schema import Column
-from hopyard.data.sources.base import Batch, Source
+from hopyard.data.sources.base import Source
 from hopyard.data.sources.collect import pick
 from hopyard.data.sources.memory import Convert, MemorySource, from_mapping
 from hopyard.errors import DataError
@@ -75,16 +75,16 @@ class StreamSource(Source):
         wanted = list(pick(dict.fromkeys(self.columns), names))
         return StreamSource(self._stream, self._convert, wanted)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[ConvertedColumns]:
         return self._converted(self._stream.read())
 
-    def head_batches(self) -> Iterator[Batch]:
+    def head_batches(self) -> Iterator[ConvertedColumns]:
         return self._converted(self._stream.peek())
 
-    def _converted(self, batches: Iterator[RawBatch]) -> Iterator[Batch]:
+    def _converted(self, batches: Iterator[RawBatch]) -> Iterator[ConvertedColumns]:
         """The batches; batches in which a column has no value wait until others tell its type."""
         known: dict[str, Column] = dict(self.expected)
-        waiting: list[tuple[RawBatch, Batch]] = []
+        waiting: list[tuple[RawBatch, ConvertedColumns]] = []
         for raw in batches:
             chosen = pick(raw, self.columns)
             converted = convert_columns(chosen, self._convert, known, leave_out=True)
@@ -96,7 +96,9 @@ class StreamSource(Source):
         for left, _ in waiting:
             yield convert_columns(left, self._convert)
 
-    def _completed(self, raw: RawBatch, converted: Batch, known: Mapping[str, Column]) -> Batch:
+    def _completed(
+        self, raw: RawBatch, converted: ConvertedColumns, known: Mapping[str, Column]
+    ) -> ConvertedColumns:
         left = {name: values for name, values in raw.items() if name not in converted}
         columns = {**converted, **convert_columns(left, self._convert, known)}
         return {name: columns[name] for name in raw}
