@@ -340,7 +340,7 @@ if sys.argv[2] == "before":
 elif sys.argv[2] == "after":
     tree.WorkingTree.set_head = die
 else:
-    stage.Log.drop = die
+    stage.HeldStage.drop = die
 stock.commit("killed")
 """
 

@@ -213,7 +213,7 @@ import os, sys
 sys.path.insert(0, sys.argv[2])
 from repository import Repository, change
 from hopyard.stockroom.history.stage import Stage
-from hopyard.stockroom.history.operations import Operation
+from hopyard.stockroom.history.operations import WriteOperation
 from hopyard.storage import LocalStore
 from hopyard.storage.faults import Fault, FaultyStore
 
@@ -236,7 +236,7 @@ def begin(folder):
 def staged(repository, tip):
     stage = Stage(repository.store, "main", tip)
     draft = repository.draft(tip)
-    draft.apply(map(Operation.decode, stage.operations()))
+    draft.apply(map(WriteOperation.decode, stage.operations()))
     return stage, draft
 
 def work(store, tip):
@@ -272,7 +272,7 @@ for moment in range(1, 100):
             assert found == AFTER
             for orphan in stage.orphans():
                 # What was committed already changes nothing when it is applied again.
-                draft.apply(map(Operation.decode, orphan.operations()))
+                draft.apply(map(WriteOperation.decode, orphan.operations()))
                 assert not draft.changed, folder
         seen.append((action, moment, status, head != tip))
         change(draft, {"next": 1}, {})

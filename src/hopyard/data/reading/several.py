@@ -14,7 +14,7 @@ from hopyard.data.reading.views import Batch, Wanted
 from hopyard.data.schema import Schema
 
 Gather: TypeAlias = Callable[[int, int, Buffers], Batch]
-"""A function that gives rows as ``Stream.batch`` does."""
+"""A function that gives rows as ``EpochStream.batch`` does."""
 
 _GATHERED_AT_ONCE = 256 << 10  # bytes; with what is done with them they stay in the cache of the core
 _MOST_AT_ONCE = 16  # batches

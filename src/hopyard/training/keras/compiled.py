@@ -125,7 +125,7 @@ class Compiled:
         return sorted(name for name in names if before.get(name) != now.get(name))
 
     def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
-        """All batches, with random numbers from where Python's own generator is now; see ``Steps.run``."""
+        """All batches, with random numbers from where Python's own generator is now; see ``KerasSteps.run``."""
         for variable in self._seeds:
             seed = [random.getrandbits(31), 0]
             variable.assign(keras.ops.cast(seed, variable.dtype))
