@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.backend._channel import OUT_OF_BAND, Channel, Kind, dumps, loads
+from hopyard.backend._channel import OUT_OF_BAND, Channel, MessageKind, dumps, loads
 
 messages = st.lists(
-    st.tuples(st.sampled_from(Kind), st.lists(st.binary(max_size=5000), min_size=1, max_size=100)), max_size=8
+    st.tuples(st.sampled_from(MessageKind), st.lists(st.binary(max_size=5000), min_size=1, max_size=100)),
+    max_size=8,
 )
 
 
 @given(messages)
-def test_messages_arrive_as_sent(sent: list[tuple[Kind, list[bytes]]]) -> None:
+def test_messages_arrive_as_sent(sent: list[tuple[MessageKind, list[bytes]]]) -> None:
     left, right = socket.socketpair()
     with left, right:
         left.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -43,7 +44,7 @@ def test_a_full_socket_keeps_the_rest_until_it_has_room() -> None:
         left.setblocking(False)
         sender, receiver = Channel(left), Channel(right)
         data = np.arange(1_000_000, dtype=np.int32)
-        assert not sender.send(Kind.TASK, dumps(data, copy=True))
+        assert not sender.send(MessageKind.TASK, dumps(data, copy=True))
         results = []
         thread = threading.Thread(target=lambda: results.append(receiver.receive()))
         thread.start()
@@ -52,18 +53,18 @@ def test_a_full_socket_keeps_the_rest_until_it_has_room() -> None:
             selector.select()
         thread.join()
         kind, parts = results[0]
-        assert kind is Kind.TASK
+        assert kind is MessageKind.TASK
         assert np.array_equal(loads(parts), data)
 
 
 def test_the_end_of_the_channel_is_an_error_also_in_the_middle_of_a_message() -> None:
     left, right = socket.socketpair()
     with right:
-        Channel(left).send(Kind.DONE, [b"whole"])
+        Channel(left).send(MessageKind.DONE, [b"whole"])
         left.sendall(b"\1\0\0")
         left.close()
         receiver = Channel(right)
-        assert receiver.receive() == (Kind.DONE, [b"whole"])
+        assert receiver.receive() == (MessageKind.DONE, [b"whole"])
         with pytest.raises(EOFError, match="the other end of the channel is closed"):
             receiver.receive()
 

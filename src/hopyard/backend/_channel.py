@@ -25,7 +25,7 @@ OUT_OF_BAND = 64 * 1024  # smaller buffers are cheaper inside the pickle
 MAX_PARTS_PER_CALL = 64  # far below the kernel's limit of 1,024 buffers for one sendmsg
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """Kind of a message. The direction is in brackets."""
 
     HELLO = 1  # [to the worker] a pickled dict of settings
@@ -73,7 +73,7 @@ class Channel:
         assert isinstance(wanted, memoryview)
         return wanted
 
-    def send(self, kind: Kind, parts: Sequence[MessagePart]) -> bool:
+    def send(self, kind: MessageKind, parts: Sequence[MessagePart]) -> bool:
         """Queue a message and send what the socket takes; True when nothing is left to send."""
         sizes = [len(part) for part in parts]
         header = HEADER.pack(kind, len(parts), sizes[0]) + struct.pack(f"<{len(sizes) - 1}Q", *sizes[1:])
@@ -95,7 +95,7 @@ class Channel:
                 sent -= len(first)
         return True
 
-    def receive(self) -> tuple[Kind, list[MessagePart]] | None:
+    def receive(self) -> tuple[MessageKind, list[MessagePart]] | None:
         """The next message, or None if it has not arrived completely (non-blocking sockets only).
 
         Raises:
@@ -123,7 +123,7 @@ class Channel:
         self.sock.close()
 
 
-def _decode() -> Generator[memoryview | tuple[Kind, list[MessagePart]], None, None]:
+def _decode() -> Generator[memoryview | tuple[MessageKind, list[MessagePart]], None, None]:
     """Yields the memory to be filled next, and each message once all of it is filled."""
     while True:
         header = bytearray(HEADER.size)
@@ -136,5 +136,5 @@ def _decode() -> Generator[memoryview | tuple[Kind, list[MessagePart]], None, No
         for part in parts:
             if part:
                 yield memoryview(part)
-        yield Kind(kind), list(parts)
+        yield MessageKind(kind), list(parts)
         del parts, part  # the next message may be long in coming: do not keep the memory of this one

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO
 
-from hopyard.backend._channel import Channel, Kind, dumps
+from hopyard.backend._channel import Channel, MessageKind, dumps
 from hopyard.backend.output import LineSplitter, Outlet, kept_lines
 
 # The driver's import path comes first of all, so that the worker imports what the driver would.
@@ -103,7 +103,7 @@ class WorkerProcess:
         # Read when the worker is up; the pipe holds it until then.
         with contextlib.suppress(OSError):  # it is dead already, which its exit will report
             level = logging.getLogger().level if launch.log_level is None else launch.log_level
-            self.channel.send(Kind.HELLO, dumps({"log_level": level}, copy=True))
+            self.channel.send(MessageKind.HELLO, dumps({"log_level": level}, copy=True))
 
     def show(self, stream: OutputPipe, *, end_of_task: bool = False) -> None:
         """Pass on the lines that the stream has, and remember them for evidence."""

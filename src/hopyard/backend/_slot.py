@@ -16,7 +16,7 @@ import time
 from collections import deque
 from concurrent.futures import Future
 
-from hopyard.backend._channel import Kind, MessagePart
+from hopyard.backend._channel import MessageKind, MessagePart
 from hopyard.backend._process import LaunchSettings, OutputPipe, WorkerProcess, how_it_ended
 from hopyard.backend._task import Task
 from hopyard.backend.output import Outlet
@@ -142,9 +142,9 @@ class Slot:
         self.process.lines.clear()
         if self._unit_timeout is not None:
             self.deadline = time.monotonic() + self._unit_timeout
-        self._send(self.process, Kind.TASK, task.parts)
+        self._send(self.process, MessageKind.TASK, task.parts)
 
-    def _send(self, process: WorkerProcess, kind: Kind, parts: list[MessagePart]) -> None:
+    def _send(self, process: WorkerProcess, kind: MessageKind, parts: list[MessagePart]) -> None:
         try:
             everything_sent = process.channel.send(kind, parts)
         except OSError:
@@ -170,19 +170,19 @@ class Slot:
         if message is not None:
             self._on_message(process, *message)
 
-    def _on_message(self, process: WorkerProcess, kind: Kind, parts: list[MessagePart]) -> None:
-        if kind is Kind.READY:
+    def _on_message(self, process: WorkerProcess, kind: MessageKind, parts: list[MessagePart]) -> None:
+        if kind is MessageKind.READY:
             self._ready = True
             self._answer_starts(None)
             self._advance()
-        elif kind is Kind.LINES:
+        elif kind is MessageKind.LINES:
             for stream in process.streams:
                 process.show(stream)
-            self._send(process, Kind.LINES, ["\n".join(process.lines).encode()])
+            self._send(process, MessageKind.LINES, ["\n".join(process.lines).encode()])
         else:
             self._settle(process, kind, parts)
 
-    def _settle(self, process: WorkerProcess, kind: Kind, parts: list[MessagePart]) -> None:
+    def _settle(self, process: WorkerProcess, kind: MessageKind, parts: list[MessagePart]) -> None:
         """The task has answered: its output first, then the next task, then its future."""
         place = self._place()
         task, self._task = self._task, None
@@ -190,7 +190,7 @@ class Slot:
         self.deadline = NEVER
         process.show_all()
         self._advance()
-        if kind is Kind.DONE:
+        if kind is MessageKind.DONE:
             task.succeed(parts)
         else:
             task.fail(parts, place)
@@ -229,7 +229,7 @@ class Slot:
             message = process.channel.receive()
         except (EOFError, OSError):
             return
-        if message is not None and message[0] in (Kind.DONE, Kind.FAILED):
+        if message is not None and message[0] in (MessageKind.DONE, MessageKind.FAILED):
             self._settle(process, *message)
 
     def _fail_to_start(self, message: str) -> None:

@@ -24,7 +24,7 @@ from typing import NoReturn, TextIO
 import cloudpickle
 
 from hopyard.backend import output
-from hopyard.backend._channel import Channel, Kind, MessagePart, dumps, loads
+from hopyard.backend._channel import Channel, MessageKind, MessagePart, dumps, loads
 from hopyard.backend.base import without_exit
 
 PR_SET_PDEATHSIG = 1
@@ -64,12 +64,12 @@ def _serve(channel: Channel, libc: ctypes.CDLL) -> None:
     logging.basicConfig(level=settings["log_level"], format=LOG_FORMAT, stream=sys.stderr)
     server = _Server(channel, libc)
     output.attach(server)
-    channel.send(Kind.READY, [b""])
+    channel.send(MessageKind.READY, [b""])
     while True:
         server.serve_one()
 
 
-def _receive(channel: Channel) -> tuple[Kind, list[MessagePart]]:
+def _receive(channel: Channel) -> tuple[MessageKind, list[MessagePart]]:
     message = channel.receive()
     assert message is not None, "the worker's socket is blocking"
     return message
@@ -95,11 +95,11 @@ class _Server:
             self._leave(kind, answer)
         self._channel.send(kind, answer)
 
-    def _leave(self, kind: Kind, answer: list[MessagePart]) -> NoReturn:
+    def _leave(self, kind: MessageKind, answer: list[MessagePart]) -> NoReturn:
         """End a process that the task forked and let return: the worker itself serves and answers."""
-        if kind is Kind.FAILED:
+        if kind is MessageKind.FAILED:
             output.write_all(2, bytes(answer[1]))
-        os._exit(int(kind is Kind.FAILED))
+        os._exit(int(kind is MessageKind.FAILED))
 
     def set_tag(self, tag: str) -> None:
         self._flush()
@@ -112,7 +112,7 @@ class _Server:
         if os.getpid() != self._pid:
             return []  # a process that the task forked has no say on the channel
         self._flush()
-        self._channel.send(Kind.LINES, [b""])
+        self._channel.send(MessageKind.LINES, [b""])
         _, (text,) = _receive(self._channel)
         return bytes(text).decode().split("\n") if text else []
 
@@ -126,12 +126,12 @@ class _Server:
         self._libc.fflush(None)
 
 
-def _run(parts: Sequence[MessagePart]) -> tuple[Kind, list[MessagePart]]:
+def _run(parts: Sequence[MessagePart]) -> tuple[MessageKind, list[MessagePart]]:
     try:
         fn, args = loads(parts)
-        return Kind.DONE, dumps(fn(*args), copy=False)
+        return MessageKind.DONE, dumps(fn(*args), copy=False)
     except BaseException as error:
-        return Kind.FAILED, _failure(error)
+        return MessageKind.FAILED, _failure(error)
 
 
 def _failure(error: BaseException) -> list[MessagePart]:

@@ -26,7 +26,7 @@ app: typer.Typer = typer.Typer(help="Look at datasets, prepare them, measure the
 app.add_typer(data_cache.app, name="cache")
 
 DataPath = Annotated[str, typer.Argument(help="A store, a prepared dataset, or Parquet files.")]
-StorePath = Annotated[
+TargetStore = Annotated[
     str, typer.Argument(help="The store to write into: a directory, which is made, or a URL.")
 ]
 Validation = Annotated[
@@ -89,7 +89,7 @@ def prepare(
     source: Annotated[
         list[str], typer.Argument(help="Parquet or CSV files: paths, directories, patterns in quotes.")
     ],
-    store: StorePath,
+    store: TargetStore,
     validation: Validation = "0.25",
     features: Annotated[str | None, typer.Option(help="Columns to keep, with commas between.")] = None,
     labels: Annotated[str | None, typer.Option(help="More columns to keep.")] = None,
@@ -113,7 +113,7 @@ def prepare(
 @app.command("convert-petastorm")
 def convert_petastorm_command(
     source: Annotated[str, typer.Argument(help="The Petastorm dataset: a directory.")],
-    store: StorePath,
+    store: TargetStore,
     columns: Annotated[str | None, typer.Option(help="Fields to convert, with commas between.")] = None,
     validation: Validation = "none",
     nulls: NullsOption = NullPolicy.error,

@@ -13,7 +13,7 @@ from hopyard.stockroom import StockRoom
 from hopyard.stockroom.history.commits import short
 
 Delete = Annotated[bool, typer.Option("--delete", "-d", help="Delete it.")]
-Revision = Annotated[
+RevisionArgument = Annotated[
     str,
     typer.Argument(help="A branch, tag, commit, REMOTE/BRANCH, or HEAD~2.", autocompletion=complete_revision),
 ]
@@ -26,7 +26,7 @@ class Side(StrEnum):
     theirs = "theirs"
 
 
-Resolve = Annotated[
+ResolveOption = Annotated[
     Side | None, typer.Option(help="Whose to have where both changed the same; none: that is an error.")
 ]
 
@@ -35,7 +35,7 @@ def branch(
     name: Annotated[
         str | None, typer.Argument(help="A new branch; none: all are listed.", autocompletion=complete_branch)
     ] = None,
-    revision: Revision = "HEAD",
+    revision: RevisionArgument = "HEAD",
     delete: Delete = False,
     force: Annotated[
         bool, typer.Option("--force", help="Delete it with commits that are nowhere else.")
@@ -62,7 +62,7 @@ def tag(
     name: Annotated[
         str | None, typer.Argument(help="A new tag; none: all are listed.", autocompletion=complete_tag)
     ] = None,
-    revision: Revision = "HEAD",
+    revision: RevisionArgument = "HEAD",
     delete: Delete = False,
 ) -> None:
     """List tags, or make or delete one."""
@@ -93,8 +93,8 @@ def switch(
 
 
 def merge(
-    revision: Revision,
-    resolve: Resolve = None,
+    revision: RevisionArgument,
+    resolve: ResolveOption = None,
     message: Annotated[str | None, typer.Option("--message", "-m", help="Of the commit.")] = None,
     base: Annotated[
         str | None,
@@ -111,11 +111,11 @@ def merge(
 
 
 def revert(
-    revision: Revision,
+    revision: RevisionArgument,
     parent: Annotated[
         int | None, typer.Option(help="Of a merge: the number of the parent to go back to.")
     ] = None,
-    resolve: Resolve = None,
+    resolve: ResolveOption = None,
 ) -> None:
     """Commit the opposite of a commit."""
     with StockRoom() as room:

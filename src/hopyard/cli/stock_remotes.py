@@ -17,7 +17,7 @@ from hopyard.cli.completing import (
     complete_run,
     complete_tag,
 )
-from hopyard.cli.stock_history import Resolve
+from hopyard.cli.stock_history import ResolveOption
 from hopyard.cli.terminal import say
 from hopyard.data.progress import RowProgress
 from hopyard.errors import HopyardError, UsageError
@@ -26,20 +26,20 @@ from hopyard.stockroom.git import find
 from hopyard.stockroom.history.commits import short
 from hopyard.stockroom.maps.typed_keys import TypedKey
 from hopyard.stockroom.remotes import Fetched, TransferProgress, names
-from hopyard.stockroom.remotes.transfer import Report
+from hopyard.stockroom.remotes.transfer import TransferReport
 from hopyard.storage import LocalStore
 from hopyard.wording import counted, one_line
 
-Remote = Annotated[
+RemoteArgument = Annotated[
     str | None,
     typer.Argument(
         help="A remote's name, URL or folder; none: origin, or the only one.", autocompletion=complete_remote
     ),
 ]
 _SEVERAL = "Repeat it for several; '*': all."
-Columns = Annotated[list[str] | None, typer.Option(help=_SEVERAL, autocompletion=complete_column)]
-Models = Annotated[list[str] | None, typer.Option(help=_SEVERAL, autocompletion=complete_model)]
-Runs = Annotated[list[str] | None, typer.Option(help=_SEVERAL, autocompletion=complete_run)]
+ColumnsOption = Annotated[list[str] | None, typer.Option(help=_SEVERAL, autocompletion=complete_column)]
+ModelsOption = Annotated[list[str] | None, typer.Option(help=_SEVERAL, autocompletion=complete_model)]
+RunsOption = Annotated[list[str] | None, typer.Option(help=_SEVERAL, autocompletion=complete_run)]
 AcceptPurges = Annotated[
     bool, typer.Option("--accept-purges", help="Purge here, for good, what others purged and pushed.")
 ]
@@ -86,7 +86,7 @@ def clone(
 
 
 def push(
-    remote: Remote = None,
+    remote: RemoteArgument = None,
     branch: Annotated[
         list[str] | None,
         typer.Option(
@@ -107,12 +107,12 @@ def push(
 
 
 def pull(
-    remote: Remote = None,
+    remote: RemoteArgument = None,
     branch: Annotated[
         str | None,
         typer.Option(help="The remote's; none: of the same name.", autocompletion=complete_branch),
     ] = None,
-    resolve: Resolve = None,
+    resolve: ResolveOption = None,
     accept_purges: AcceptPurges = False,
 ) -> None:
     """Fetch, and merge the remote's branch into this one."""
@@ -124,8 +124,8 @@ def pull(
 
 
 def fetch(
-    remote: Remote = None,
-    data: Columns = None,
+    remote: RemoteArgument = None,
+    data: ColumnsOption = None,
     keys: Annotated[
         list[str] | None,
         typer.Option(
@@ -133,8 +133,8 @@ def fetch(
             "for more. 3 is an int, 003 a string, and so is '3' in quotes (in a shell \"'3'\")."
         ),
     ] = None,
-    model: Models = None,
-    run: Runs = None,
+    model: ModelsOption = None,
+    run: RunsOption = None,
     at: Annotated[
         str,
         typer.Option("--at", help="The revision of which the data are.", autocompletion=complete_revision),
@@ -264,7 +264,7 @@ def _keys(texts: list[str] | None) -> range | list[TypedKey] | None:
     return [TypedKey(text) for text in texts]
 
 
-def _report(progress: RowProgress, phase: str) -> Report:
+def _report(progress: RowProgress, phase: str) -> TransferReport:
     def told(now: TransferProgress) -> None:
         progress(phase, now.nbytes, now.total)
 

@@ -37,7 +37,7 @@ from hopyard.stockroom.remotes import (
 )
 from hopyard.stockroom.remotes.addresses import opened_remote
 from hopyard.stockroom.remotes.selecting import Names
-from hopyard.stockroom.remotes.transfer import Report
+from hopyard.stockroom.remotes.transfer import TransferReport
 from hopyard.stockroom.session import exchange, moving, naming, queries
 from hopyard.stockroom.session.moving import Merged
 from hopyard.stockroom.session.opening import Fetching, make_place
@@ -405,7 +405,7 @@ class StockRoom(Shelves):
         branches: Mapping[str, str] | Iterable[str] | None = None,
         tags: Iterable[str] = (),
         name: str | None = None,
-        report: Report | None = None,
+        report: TransferReport | None = None,
     ) -> Pushed:
         """Send branches and tags, and all that they need, to a remote.
 
@@ -435,7 +435,7 @@ class StockRoom(Shelves):
         max_bytes: int | None = None,
         branches: Iterable[str] | None = None,
         prune: bool = False,
-        report: Report | None = None,
+        report: TransferReport | None = None,
         accept_purges: bool = False,
     ) -> Fetched | Brought:
         """Bring data by name; without names, what is new in a remote's history, with all metadata.

@@ -10,7 +10,7 @@ import pytest
 
 from hopyard.errors import CorruptError, NotFoundError, NotWritableError, StorageError
 from hopyard.stockroom.importers.cifar import Cifar10
-from hopyard.stockroom.importers.download import Remote, download, downloads_folder
+from hopyard.stockroom.importers.download import RemoteFile, download, downloads_folder
 from hopyard.stockroom.importers.mnist import Mnist
 
 from .formats import cifar10, mnist, tar, unpack
@@ -51,7 +51,7 @@ def server(tmp_path):
 
 
 def remote(*urls, md5=MD5):
-    return Remote("data.bin", urls, md5)
+    return RemoteFile("data.bin", urls, md5)
 
 
 def test_a_file_is_downloaded_once(server, tmp_path):
@@ -162,7 +162,7 @@ def test_importers_download_what_they_are_not_given(server, tmp_path, monkeypatc
     monkeypatch.setenv("HOPYARD_DOWNLOADS", str(tmp_path / "downloads"))
     archive = tar(server.folder / "cifar-10-python.tar.gz", cifar10()[0], "w:gz")
     md5 = hashlib.md5(archive.read_bytes()).hexdigest()
-    monkeypatch.setattr(Cifar10, "remote", Remote(archive.name, (server.url(archive.name),), md5))
+    monkeypatch.setattr(Cifar10, "remote", RemoteFile(archive.name, (server.url(archive.name),), md5))
     seen = []
     with Cifar10() as importer:
         importer.watch_download = lambda *at: seen.append(at)

@@ -35,7 +35,7 @@ _RECORD = np.dtype([("key", "<u8", 2), ("number", "<u8"), ("data", "u1", DATA), 
 _CHECKED = _RECORD.itemsize - 8
 _FULL = 4 << 20  # bytes
 
-Record = tuple[int, bytes]
+FactRecord = tuple[int, bytes]
 """A number and ``DATA`` bytes."""
 
 
@@ -49,10 +49,12 @@ class KnownFacts:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._own: dict[bytes, list[Record]] = {}  # of this process: what could not be written is known too
+        self._own: dict[
+            bytes, list[FactRecord]
+        ] = {}  # of this process: what could not be written is known too
         self._read: dict[str, tuple[tuple[int, int], npt.NDArray[Any]]] = {}
 
-    def find(self, key: bytes) -> list[Record]:
+    def find(self, key: bytes) -> list[FactRecord]:
         """All records under the key."""
         with self._lock:
             found = list(self._own.get(key, ()))
@@ -60,7 +62,7 @@ class KnownFacts:
                 found += _under(key, self._records(name))
             return found
 
-    def add(self, key: bytes, records: Sequence[Record]) -> None:
+    def add(self, key: bytes, records: Sequence[FactRecord]) -> None:
         """Remember records under the key."""
         with self._lock:
             self._own.setdefault(key, []).extend(records)
@@ -111,7 +113,7 @@ def _packed(key: bytes, number: int, data: bytes) -> bytes:
     return record + xxh3_64_intdigest(record).to_bytes(8, "little")
 
 
-def _under(key: bytes, records: npt.NDArray[Any]) -> list[Record]:
+def _under(key: bytes, records: npt.NDArray[Any]) -> list[FactRecord]:
     first, second = np.frombuffer(key, "<u8")
     places = np.flatnonzero((records["key"][:, 0] == first) & (records["key"][:, 1] == second))
     return [

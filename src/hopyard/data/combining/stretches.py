@@ -15,7 +15,7 @@ from hopyard.data.reading.views import Batch
 from hopyard.data.schema import Column, Schema
 from hopyard.errors import ColumnError, DataError
 
-Read = Callable[[int, int], Batch]
+ReadRows = Callable[[int, int], Batch]
 """Rows [first, last) of the columns of time and series."""
 
 _SORT = (
@@ -60,7 +60,7 @@ class Stretches:
 
 
 def find_stretches(
-    read: Read, group_rows: Sequence[int], span: int, step: int, time: str | None, max_gap: float | None,
+    read: ReadRows, group_rows: Sequence[int], span: int, step: int, time: str | None, max_gap: float | None,
     series: Sequence[str],
 ) -> Stretches:  # fmt: skip
     """The windows of ``span`` consecutive rows, without a new series or a gap of more than ``max_gap`` in them.

@@ -41,7 +41,7 @@ _WORTH_THREADS = 32 << 20
 _HASHED_AT_ONCE = 64 << 20
 SHORT_END = 64 << 10  # bytes read at first: most tables and footers together are shorter
 
-Read = Callable[[int, int], bytes]
+ReadBytes = Callable[[int, int], bytes]
 """Reads bytes of a file, by their offset and number."""
 
 
@@ -101,7 +101,7 @@ def _seal(table: bytes | memoryview, shape: bytes | memoryview, footer: bytes | 
     return int(hasher.intdigest())
 
 
-def read_checks(read: Read, size: int, name: str, remedy: str) -> Checks | None:
+def read_checks(read: ReadBytes, size: int, name: str, remedy: str) -> Checks | None:
     """The checksums of a file of ``size`` bytes; None if it carries none.
 
     Args:

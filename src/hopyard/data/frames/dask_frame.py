@@ -18,7 +18,7 @@ from hopyard.data.frames.gathering import (
     surveys_of,
     write_block,
 )
-from hopyard.data.preparing.exchange import Exchange, Frame, FrameSource, Report, Types
+from hopyard.data.preparing.exchange import Exchange, Frame, FrameSource, ShareReport, Types
 from hopyard.data.preparing.files import Writing, Written, heard
 from hopyard.data.preparing.packing import FIXED, Packing
 from hopyard.data.preparing.survey import Survey
@@ -69,7 +69,7 @@ class _DaskExchange(Exchange):
     def __init__(self, packed: list[Any]) -> None:
         self._packed = packed
 
-    def survey(self, report: Report) -> list[list[Survey]]:
+    def survey(self, report: ShareReport) -> list[list[Survey]]:
         with _watched(report):
             self._packed = [frame.persist() for frame in self._packed]
         meta = _pandas(pa.schema([(FIXED, pa.binary())]).empty_table())
@@ -80,7 +80,7 @@ class _DaskExchange(Exchange):
         report(1.0)
         return found
 
-    def write(self, writing: Writing, report: Report) -> list[Written]:
+    def write(self, writing: Writing, report: ShareReport) -> list[Written]:
         from dask import dataframe
 
         concat: Any = dataframe.concat
@@ -98,7 +98,7 @@ class _DaskExchange(Exchange):
         self._packed = []
 
 
-def _watched(report: Report) -> Any:
+def _watched(report: ShareReport) -> Any:
     """Inside, ``report`` is told the share of the tasks that Dask's own schedulers have done; that of a cluster tells
     its dashboard."""
     from dask import callbacks

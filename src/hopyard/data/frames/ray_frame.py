@@ -22,7 +22,7 @@ from hopyard.data.frames.gathering import (
     surveys_of,
     write_block,
 )
-from hopyard.data.preparing.exchange import Exchange, Frame, FrameSource, Report, Types
+from hopyard.data.preparing.exchange import Exchange, Frame, FrameSource, ShareReport, Types
 from hopyard.data.preparing.files import Writing, Written, heard
 from hopyard.data.preparing.packing import FIXED, Packing
 from hopyard.data.preparing.survey import Survey
@@ -89,7 +89,7 @@ class _RayExchange(Exchange):
     def __init__(self, packed: list[Any]) -> None:
         self._packed = packed
 
-    def survey(self, report: Report) -> list[list[Survey]]:
+    def survey(self, report: ShareReport) -> list[list[Survey]]:
         warn_if_full()
         self._packed = [data.materialize() for data in self._packed]
         found = []
@@ -99,7 +99,7 @@ class _RayExchange(Exchange):
         report(1.0)
         return found
 
-    def write(self, writing: Writing, report: Report) -> list[Written]:
+    def write(self, writing: Writing, report: ShareReport) -> list[Written]:
         rows = self._packed[0].union(*self._packed[1:]) if len(self._packed) > 1 else self._packed[0]
         how = {"batch_format": "pyarrow", "fn_kwargs": {"writing": writing}}
         files = rows.map_batches(numbered, batch_size=None, **how).groupby(FILE, num_partitions=writing.count)

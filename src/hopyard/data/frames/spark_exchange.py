@@ -18,7 +18,7 @@ import pyarrow as pa
 from hopyard.data.frames.spark_progress import run_watched
 from hopyard.data.frames.spark_rows import SparkRows, answers
 from hopyard.data.frames.spilling import Spilled, spill, write_spilled
-from hopyard.data.preparing.exchange import Exchange, Report
+from hopyard.data.preparing.exchange import Exchange, ShareReport
 from hopyard.data.preparing.files import HALF, Writing, Written, heard, told
 from hopyard.data.preparing.packing import FIXED, ORDER, PART, Packing
 from hopyard.data.preparing.survey import Survey
@@ -45,7 +45,7 @@ class SpilledExchange(Exchange):
         self._closed = threading.Event()
         threading.Thread(target=_touch, args=(self._folder, self._closed), daemon=True).start()
 
-    def survey(self, report: Report) -> list[list[Survey]]:
+    def survey(self, report: ShareReport) -> list[list[Survey]]:
         for left in self._folder.iterdir():  # by an attempt that found no space
             left.unlink()
         self._names, found = [], []
@@ -59,7 +59,7 @@ class SpilledExchange(Exchange):
             found.append([task.survey for task in spilled])
         return found
 
-    def write(self, writing: Writing, report: Report) -> list[Written]:
+    def write(self, writing: Writing, report: ShareReport) -> list[Written]:
         session = self._rows[0][0].frame.sparkSession
         files = session.range(0, writing.count, 1, writing.count)  # a task for each
         return heard(
@@ -111,14 +111,14 @@ class KeptExchange(Exchange):
             for each, packing in rows
         ]
 
-    def survey(self, report: Report) -> list[list[Survey]]:
+    def survey(self, report: ShareReport) -> list[list[Survey]]:
         found = []
         for frame in self._packed:
             rows = run_watched(frame.sparkSession, "reading rows", report, _collected(frame))
             found.append([pickle.loads(row[FIXED]) for row in rows])
         return found
 
-    def write(self, writing: Writing, report: Report) -> list[Written]:
+    def write(self, writing: Writing, report: ShareReport) -> list[Written]:
         rows = self._packed[0]
         for other in self._packed[1:]:
             rows = rows.unionAll(other)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from hopyard.data.frames.spark_parquet import ParquetScan
 from hopyard.data.frames.spark_progress import run_watched
 from hopyard.data.frames.spark_tasks import ArrowTask, OnExecutors
-from hopyard.data.preparing.exchange import Report
+from hopyard.data.preparing.exchange import ShareReport
 
 Answering: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[bytes]]
 """A task over the batches of a partition, which gives its answers to the driver."""
@@ -20,7 +20,7 @@ Answering: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[bytes]]
 _RESULT = "hopyard_result"
 
 
-def answers(frame: Any, task: Answering, what: str, report: Report) -> list[bytes]:
+def answers(frame: Any, task: Answering, what: str, report: ShareReport) -> list[bytes]:
     """Run a task over each partition of a frame; returns all answers, in the order of the partitions.
 
     Args:
@@ -64,7 +64,7 @@ class SparkRows:
     frame: Any
     scan: ParquetScan | None = None
 
-    def answers(self, task: Answering, what: str, report: Report) -> list[bytes]:
+    def answers(self, task: Answering, what: str, report: ShareReport) -> list[bytes]:
         """Answers of a task over the rows of each partition; see :func:`answers`."""
         return answers(self.frame, _Reading(task, self.scan), what, report)
 

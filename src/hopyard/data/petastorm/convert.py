@@ -48,11 +48,11 @@ __all__ = ["PetastormSource", "convert_petastorm", "is_petastorm", "petastorm_so
 _log = logging.getLogger("hopyard")
 
 Progress = Callable[[int, int], None]
-Images = Literal["decode", "keep"]
+ImagePolicy = Literal["decode", "keep"]
 
 
 def petastorm_source(
-    path: str | os.PathLike[str], columns: Sequence[str] | None = None, *, images: Images = "decode"
+    path: str | os.PathLike[str], columns: Sequence[str] | None = None, *, images: ImagePolicy = "decode"
 ) -> PetastormSource:
     """A Petastorm dataset as a source, for ``prepare(petastorm_source(path), store)``.
 
@@ -96,7 +96,7 @@ def convert_petastorm(
     seed: int = 0,
     nulls: str = "error",
     ragged: str = "error",
-    images: Images = "decode",
+    images: ImagePolicy = "decode",
     progress: Progress | None = None,
 ) -> Prepared:
     """Convert a Petastorm dataset into a prepared one; what ``hopyard data convert-petastorm`` does.
@@ -152,7 +152,7 @@ class PetastormSource(Source):
     on_read: Callable[[int], None] | None = None
 
     def __init__(
-        self, files: Sequence[_File], fields: Mapping[str, Field], images: Images = "decode"
+        self, files: Sequence[_File], fields: Mapping[str, Field], images: ImagePolicy = "decode"
     ) -> None:
         self._files = list(files)
         self._images = images

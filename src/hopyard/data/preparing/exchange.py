@@ -26,7 +26,7 @@ from hopyard.data.sources.base import Source
 from hopyard.data.sources.collect import pick
 from hopyard.data.sources.frame_batches import FrameReading, columns_of_types, flat_paths
 
-Report = Callable[[float], None]
+ShareReport = Callable[[float], None]
 """Called with the share of a phase that is done, 0 to 1."""
 
 Types = Mapping[str, pa.DataType | str]
@@ -37,11 +37,11 @@ class Exchange(ABC):
     """The rows of one or two frames on their way into a dataset."""
 
     @abstractmethod
-    def survey(self, report: Report) -> list[list[Survey]]:
+    def survey(self, report: ShareReport) -> list[list[Survey]]:
         """Read and pack all rows; returns the surveys of each frame's tasks. May be called again after it failed."""
 
     @abstractmethod
-    def write(self, writing: Writing, report: Report) -> list[Written]:
+    def write(self, writing: Writing, report: ShareReport) -> list[Written]:
         """Bring the rows of each file together and write it. May be called again after it failed."""
 
     @abstractmethod

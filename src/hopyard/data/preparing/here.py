@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hopyard.data.columns.columns import ColumnData, as_expected
 from hopyard.data.order import Rows, mix
-from hopyard.data.preparing.exchange import Exchange, Report
+from hopyard.data.preparing.exchange import Exchange, ShareReport
 from hopyard.data.preparing.files import Writing, Written
 from hopyard.data.preparing.packing import PackedLayout, in_order, packed, placed
 from hopyard.data.preparing.split import check_flags, warn_of_equal
@@ -79,10 +79,10 @@ class HereExchange(Exchange):
                 check_flags(frame.collected.columns[frame.part].column)  # type: ignore[index]
         self._written: dict[int, Written] = {}
 
-    def survey(self, report: Report) -> list[list[Survey]]:
+    def survey(self, report: ShareReport) -> list[list[Survey]]:
         return [[frame.survey()] for frame in self._frames]
 
-    def write(self, writing: Writing, report: Report) -> list[Written]:
+    def write(self, writing: Writing, report: ShareReport) -> list[Written]:
         """Files that were written before it failed are not written again."""
         if len(self._frames) > 1 and not self._written:
             train, val = self._frames
@@ -126,7 +126,7 @@ def _as_other(mine: SourceFindings, other: SourceFindings) -> SourceFindings:
     return SourceFindings(mine.content.with_types(schema), schema, mine.hashes, columns)
 
 
-def _report(report: Report, before: int, rows: int, written: int) -> None:
+def _report(report: ShareReport, before: int, rows: int, written: int) -> None:
     report((before + written) / rows)
 
 

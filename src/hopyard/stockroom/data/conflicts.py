@@ -20,7 +20,7 @@ from hopyard.stockroom.data.samples import StoredSample, is_uncommon, raw_dtype,
 from hopyard.stockroom.maps import Key, SortedMap, decode, encode
 from hopyard.stockroom.records import ColumnRecord
 
-Change: TypeAlias = Literal["added", "removed", "changed"]
+SampleChange: TypeAlias = Literal["added", "removed", "changed"]
 
 SampleResolver: TypeAlias = Literal["ours", "theirs"] | Callable[[Key, str, Any, Any, Any], Any] | None
 """Which sample to have where both changed one: that of a side, or what is returned for key, kind of conflict, and the
@@ -38,17 +38,17 @@ class _Difference(NamedTuple):
 
 def diff_columns(
     objects: FragmentReader, a: ColumnRecord | None, b: ColumnRecord | None
-) -> Iterator[tuple[Key, Change]]:
+) -> Iterator[tuple[Key, SampleChange]]:
     """The keys whose samples differ, in order, and what happened to them from ``a`` to ``b``; None: no column.
 
     If kind, dtype or shape differ, every sample did.
     """
     alike = a is None or b is None or (a.kind, a.dtype, a.shape) == (b.kind, b.dtype, b.shape)
     for found in _differences(objects, a, b, alike):
-        changes: dict[Key, Change] = {}
+        changes: dict[Key, SampleChange] = {}
         for batch, change in ((found.removed, "removed"), (found.added, "added"), (found.after, "changed")):
             if batch is not None:
-                changes.update(dict.fromkeys(plain(batch.keys), cast(Change, change)))
+                changes.update(dict.fromkeys(plain(batch.keys), cast(SampleChange, change)))
         yield from sorted(changes.items(), key=lambda item: encode(item[0]))
 
 

@@ -13,10 +13,10 @@ from hopyard.data.ragged import Ragged
 from hopyard.errors import DataError, UnsupportedTypeError
 from hopyard.wording import counted
 
-Call = Literal["replace", "update", "extend"]
+WriteMethod = Literal["replace", "update", "extend"]
 
 
-def without_frame(name: str, values: Any, call: Call) -> Any:
+def without_frame(name: str, values: Any, call: WriteMethod) -> Any:
     """Samples for a column as a dict by key, an array or a list; values of no library of frames as they are.
 
     A Series of pandas is a dict from its index; for ``replace`` and ``extend`` one whose index counts its rows from
@@ -65,7 +65,7 @@ def without_frame(name: str, values: Any, call: Call) -> Any:
     return values
 
 
-def _keyless(samples: Any, given: Any, where: str, call: Call) -> Any:
+def _keyless(samples: Any, given: Any, where: str, call: WriteMethod) -> Any:
     if call == "update":
         raise DataError(
             f"{where}: update was given a {type(given).__name__}, which has no keys. Give it a dict of keys and "
@@ -83,7 +83,7 @@ def _several(name: str, frame: Any, what: str, names: str, lazy: bool = False) -
     )
 
 
-def _of_pandas(where: str, series: Any, call: Call) -> Any:
+def _of_pandas(where: str, series: Any, call: WriteMethod) -> Any:
     index = series.index
     is_numbered = index.nlevels == 1 and np.array_equal(index.to_numpy(), np.arange(len(index)))
     if call == "extend" and not is_numbered:

@@ -37,8 +37,8 @@ _SETTINGS = (
     "-c", "log.diffMerges=separate",
 )  # fmt: skip
 
-Answer = subprocess.CompletedProcess[bytes]
-Asked = Callable[[bytes, float | None], Answer | None]
+GitAnswer = subprocess.CompletedProcess[bytes]
+AskedGit = Callable[[bytes, float | None], GitAnswer | None]
 """Waits for a git that was started, given its standard input, and how many seconds it may take from now on."""
 
 _NAME = "git"
@@ -72,7 +72,7 @@ def _program() -> str:
 
 def ask(
     folder: Path, *arguments: str, given: bytes = b"", seconds: float | None = None, index: Path | None = None
-) -> Answer | None:
+) -> GitAnswer | None:
     """Run ``git ARGUMENTS`` in ``folder``; its exit status is the caller's to judge. None: it took too long.
 
     Args:
@@ -88,7 +88,7 @@ def ask(
 
 
 @contextmanager
-def asking(folder: Path, *arguments: str, index: Path | None = None) -> Iterator[Asked]:
+def asking(folder: Path, *arguments: str, index: Path | None = None) -> Iterator[AskedGit]:
     """Run ``git ARGUMENTS`` while something else is done; gives what waits for the answer, once. At the end git is
     killed if nobody has.
 
@@ -116,7 +116,9 @@ def asking(folder: Path, *arguments: str, index: Path | None = None) -> Iterator
             git.kill()  # nothing, where it has ended and was waited for
 
 
-def _answer(git: subprocess.Popen[bytes], folder: Path, given: bytes, seconds: float | None) -> Answer | None:
+def _answer(
+    git: subprocess.Popen[bytes], folder: Path, given: bytes, seconds: float | None
+) -> GitAnswer | None:
     try:
         out, said = git.communicate(given, seconds)
     except subprocess.TimeoutExpired:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from hopyard.stockroom.git.command import Answer, ask, asking, installed
+from hopyard.stockroom.git.command import GitAnswer, ask, asking, installed
 from hopyard.stockroom.git.head import HEAD_NAME
 from hopyard.stockroom.git.place import Place
 from hopyard.storage.oserrors import read_error
@@ -59,7 +59,7 @@ def finding(place: Place, seconds: float = _SECONDS) -> Iterator[Callable[[], Gi
         yield lambda: _read(place, answer(b"", seconds))
 
 
-def _read(place: Place, status: Answer | None) -> GitFacts:
+def _read(place: Place, status: GitAnswer | None) -> GitFacts:
     if status is None or status.returncode != 0:  # too slow, or a bare repository
         commit = _line(place, "rev-parse", "--verify", "--quiet", "HEAD")
         branch = _line(place, "symbolic-ref", "--quiet", "--short", "HEAD")

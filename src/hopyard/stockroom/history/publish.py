@@ -22,7 +22,7 @@ Now = Callable[[], str | None]
 """Gives the commit that the working tree is at now; raises if the draft's base, with what was staged upon it when the
 draft was begun, is no longer what stands there. From the first call on nobody else moves the working tree."""
 
-Facts = Callable[[], tuple[str, dict[str, Any] | None]]
+CommitFacts = Callable[[], tuple[str, dict[str, Any] | None]]
 """Gives the author, and what a commit records of git. Called when the draft is written: git is slow, and may look
 meanwhile."""
 
@@ -33,7 +33,7 @@ def commit_draft(
     reference: str,
     parents: Sequence[str],
     message: str | Callable[[], str],
-    facts: Facts,
+    facts: CommitFacts,
     announce: Callable[[str, Tip], None] = lambda *_: None,
     now: Now | None = None,
 ) -> Commit | None:

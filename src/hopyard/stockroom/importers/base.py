@@ -39,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.errors import NotFoundError, UsageError
-from hopyard.stockroom.importers.download import Remote, download, downloads_folder
+from hopyard.stockroom.importers.download import RemoteFile, download, downloads_folder
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import sweep, temporary_name
 from hopyard.wording import nearest
@@ -204,7 +204,7 @@ class Importer(ABC):
             _unpacked.add(self._scratch)
         return self._scratch
 
-    def download(self, remote: Remote, below: str = "") -> Path:
+    def download(self, remote: RemoteFile, below: str = "") -> Path:
         """The file in the folder of downloads, or in a folder below it, downloaded if it is not there."""
         watch = None if self.watch_download is None else functools.partial(self.watch_download, remote.name)
         return download(remote, downloads_folder() / below, watch)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from hopyard.errors import CorruptError, DataError
 from hopyard.stockroom.importers.base import ColumnSource, Importer
-from hopyard.stockroom.importers.download import Remote
+from hopyard.stockroom.importers.download import RemoteFile
 from hopyard.stockroom.importers.parts import FilePart, FileParts, describe_files, find_parts
 
 _SHAPE = (3, 32, 32)
@@ -93,7 +93,7 @@ class Cifar10(Importer):
 
     needs_source = False
     folder: ClassVar[str] = "cifar-10-batches-py"
-    remote: ClassVar[Remote] = Remote(
+    remote: ClassVar[RemoteFile] = RemoteFile(
         "cifar-10-python.tar.gz",
         ("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",),
         "c58f30108f718f92721af3b95e74349a",
@@ -166,7 +166,7 @@ class Cifar100(Cifar10):
     """
 
     folder = "cifar-100-python"
-    remote: ClassVar[Remote] = Remote(
+    remote: ClassVar[RemoteFile] = RemoteFile(
         "cifar-100-python.tar.gz",
         ("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",),
         "eb9058c3a382ffc7106e4002c42a8d85",

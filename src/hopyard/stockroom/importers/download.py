@@ -31,7 +31,7 @@ _FRUITLESS = 5  # broken connections after which, if nothing new came, a server 
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteFile:
     """A file to download.
 
     Attributes:
@@ -53,7 +53,7 @@ def downloads_folder() -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "hopyard" / "downloads"
 
 
-def download(remote: Remote, folder: Path, watch: DownloadWatch | None = None) -> Path:
+def download(remote: RemoteFile, folder: Path, watch: DownloadWatch | None = None) -> Path:
     """The file in ``folder``, downloaded if it is not there.
 
     Raises:
@@ -180,7 +180,7 @@ def _md5(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def _failed(remote: Remote, failures: Sequence[StorageError], part: Path) -> StorageError:
+def _failed(remote: RemoteFile, failures: Sequence[StorageError], part: Path) -> StorageError:
     kinds = {type(error) for error in failures}
     kind = kinds.pop() if len(kinds) == 1 else StorageError
     kept = "" if not part.stat().st_size else f" The {part.stat().st_size:,} bytes that came are kept."

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from hopyard.errors import CorruptError, DataError
 from hopyard.stockroom.importers.base import ColumnSource, Importer
-from hopyard.stockroom.importers.download import Remote
+from hopyard.stockroom.importers.download import RemoteFile
 from hopyard.stockroom.importers.mapped import MappedRange
 from hopyard.stockroom.importers.parts import describe_files, gunzipped, listed
 
@@ -94,10 +94,10 @@ class Mnist(Importer):
                 return files
         raise self._wrong()
 
-    def _remotes(self) -> list[Remote]:
+    def _remotes(self) -> list[RemoteFile]:
         names = [f"{name}.gz" for _, _, name in _FILES]
         return [
-            Remote(name, tuple(f"{url}{name}" for url in self.urls), md5)
+            RemoteFile(name, tuple(f"{url}{name}" for url in self.urls), md5)
             for name, md5 in zip(names, self.md5s, strict=True)
         ]
 

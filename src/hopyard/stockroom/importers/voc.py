@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from hopyard.errors import DataError
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Option
-from hopyard.stockroom.importers.download import Remote
+from hopyard.stockroom.importers.download import RemoteFile
 from hopyard.stockroom.importers.parts import (
     FileParts,
     describe_files,
@@ -65,7 +65,7 @@ class VocSegmentation(Importer):
             return self.source
         path, md5 = _ARCHIVES[self.settings["year"]]
         name = path.rpartition("/")[2]
-        return self.download(Remote(name, (_URL + path,), md5))
+        return self.download(RemoteFile(name, (_URL + path,), md5))
 
     @functools.cached_property
     def _files(self) -> tuple[FileParts, str]:

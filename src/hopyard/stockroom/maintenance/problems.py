@@ -12,7 +12,7 @@ from hopyard.wording import are, counted, describe_bytes, some_lines, visible
 _SHOWN = 10  # keys
 _LINES = 30  # problems that a console shows unasked
 
-Kind = Literal["damaged", "missing", "unreadable", "index", "purged"]
+ProblemKind = Literal["damaged", "missing", "unreadable", "index", "purged"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Problem:
         repaired: whether it was repaired.
     """
 
-    kind: Kind
+    kind: ProblemKind
     name: str
     reason: str
     needed_by: str = ""

@@ -28,7 +28,7 @@ from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.history.stage import stages
 from hopyard.stockroom.maintenance.checking import CheckedFile, Progress, check_all
 from hopyard.stockroom.maintenance.heads import described, heads, likely, nearest, rewrite
-from hopyard.stockroom.maintenance.problems import Kind, Problem, Unproven, Verified
+from hopyard.stockroom.maintenance.problems import Problem, ProblemKind, Unproven, Verified
 from hopyard.stockroom.maintenance.repairing import fetch, put_aside, repair_logs, set_aside
 from hopyard.stockroom.maintenance.roots import Roots, folders_for_locks, roots_of_store
 from hopyard.stockroom.maintenance.walk import Walk
@@ -318,7 +318,7 @@ class _Verification:
             return look.described(look.found(versions))
         return []
 
-    def _add(self, kind: Kind, name: str, reason: str, needed_by: str = "") -> None:
+    def _add(self, kind: ProblemKind, name: str, reason: str, needed_by: str = "") -> None:
         self._found[name, reason] = Problem(kind, name, reason, needed_by)
 
     def _add_lost(self, roots: Roots) -> None:

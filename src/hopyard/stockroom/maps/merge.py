@@ -8,11 +8,13 @@ from typing import Any
 from hopyard.stockroom.maps.diff import same
 from hopyard.stockroom.maps.sorted import SortedMap
 
-Conflict = Callable[[bytes, Any | None, Any | None, Any | None], Any | None]
+EntryResolver = Callable[[bytes, Any | None, Any | None, Any | None], Any | None]
 """Called with a key and its values in base, ours and theirs; returns the value to have, None for no entry."""
 
 
-def merge(base: SortedMap, ours: SortedMap, theirs: SortedMap, conflict: Conflict) -> dict[bytes, Any | None]:
+def merge(
+    base: SortedMap, ours: SortedMap, theirs: SortedMap, conflict: EntryResolver
+) -> dict[bytes, Any | None]:
     """The changes to ``ours`` (for ``update``) that bring in what ``theirs`` changed since ``base``.
 
     What both changed alike is no conflict. ``conflict`` decides where they changed a key differently; what it

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from hopyard.errors import ChangedError, CorruptError, NotFoundError, UsageError
 from hopyard.objects import Tensor, Tree, flatten, unflatten
-from hopyard.stockroom.models.leaves import Keys, Taken, give_back, in_order
+from hopyard.stockroom.models.leaves import LeafPath, Taken, give_back, in_order
 from hopyard.stockroom.packfiles import Location, PackfileWriter
 from hopyard.stockroom.records import ModelRecord, parsing
 from hopyard.stockroom.records.quoting import check_text
@@ -66,7 +66,7 @@ class StoredModel:
         try:
             check_format(value["format"], _KIND, where=f"the model {name!r}")
             self.skeleton: Any = value["skeleton"]
-            self.ordered: dict[Keys, Any] = {tuple(keys): metadata for keys, metadata in value["ordered"]}
+            self.ordered: dict[LeafPath, Any] = {tuple(keys): metadata for keys, metadata in value["ordered"]}
             count = len(value["tensors"])
             ties = [[parsing.whole(number, 0, count - 1) for number in tied] for tied in value["tied"]]
             first = {number: tied[0] for tied in ties for number in tied}
@@ -217,7 +217,7 @@ def write(writer: PackfileWriter, taken: Taken) -> ModelRecord:
 
 
 def to_json(
-    skeleton: Any, tensors: list[list[Any]], ties: list[int], ordered: Iterable[tuple[Keys, Any]]
+    skeleton: Any, tensors: list[list[Any]], ties: list[int], ordered: Iterable[tuple[LeafPath, Any]]
 ) -> dict[str, Any]:
     """The JSON of a model."""
     tied: dict[int, list[int]] = {}

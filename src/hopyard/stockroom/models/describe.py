@@ -22,7 +22,7 @@ from hopyard.stockroom.records import ModelRecord
 
 BINS = 16
 
-Change = Literal["unchanged", "changed", "added", "removed", "other shape"]
+TensorChange = Literal["unchanged", "changed", "added", "removed", "other shape"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class TensorFacts:
     shape: tuple[int, ...]
     nbytes: int
     spread: Spread | None
-    change: Change | None = None
+    change: TensorChange | None = None
     moved: float | None = None
     relative: float | None = None
 
@@ -96,7 +96,7 @@ def describe(shelf: ModelShelf, name: str, other: ModelRecord | None = None) -> 
     return rows
 
 
-def compare(tensor: Tensor, before: Tensor | None) -> tuple[Change, float | None, float | None]:
+def compare(tensor: Tensor, before: Tensor | None) -> tuple[TensorChange, float | None, float | None]:
     """Change of a tensor, and how far it moved, as ``TensorFacts`` has it."""
     if before is None:
         return "added", None, None

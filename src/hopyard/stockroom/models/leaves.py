@@ -28,7 +28,7 @@ from hopyard.objects import Tensor, Tree, flatten
 from hopyard.objects.tensors import ML_DTYPES
 from hopyard.stockroom.records.frozen import FrozenList
 
-Keys = tuple[int | str, ...]
+LeafPath = tuple[int | str, ...]
 
 _FRAMES = ("pandas", "polars", "pyarrow", "xarray")
 
@@ -47,7 +47,7 @@ class Taken:
     tree: Tree = None
     kinds: list[str] = field(default_factory=list)
     ties: list[int] = field(default_factory=list)
-    ordered: list[tuple[Keys, Any]] = field(default_factory=list)
+    ordered: list[tuple[LeafPath, Any]] = field(default_factory=list)
     _seen: dict[Any, int] = field(default_factory=dict)
     _kept: list[Any] = field(default_factory=list)  # so that no address is used twice while they are compared
 
@@ -83,7 +83,7 @@ def _weights(value: Any) -> Any:
     return weights
 
 
-def _convert(value: Any, keys: Keys, taken: Taken, name: str) -> Tree:
+def _convert(value: Any, keys: LeafPath, taken: Taken, name: str) -> Tree:
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
@@ -97,7 +97,7 @@ def _convert(value: Any, keys: Keys, taken: Taken, name: str) -> Tree:
     return _leaf(value, keys, taken, name)
 
 
-def _leaf(value: Any, keys: Keys, taken: Taken, name: str) -> Tree:
+def _leaf(value: Any, keys: LeafPath, taken: Taken, name: str) -> Tree:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         from hopyard.stockroom.models import torch as ours
@@ -127,7 +127,7 @@ def _leaf(value: Any, keys: Keys, taken: Taken, name: str) -> Tree:
     raise DataError(f"{_where(keys)} of the model {name!r} {_advice(value)}")
 
 
-def _array(array: npt.NDArray[Any], keys: Keys, taken: Taken, name: str, kind: str) -> Tensor:
+def _array(array: npt.NDArray[Any], keys: LeafPath, taken: Taken, name: str, kind: str) -> Tensor:
     place = (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str)
     memory = place if array.size and kind == "numpy" else None
     try:
@@ -155,7 +155,7 @@ def _metadata(value: Any) -> Any:
     return None if tensors else skeleton
 
 
-def _where(keys: Keys) -> str:
+def _where(keys: LeafPath) -> str:
     return f"The value at {'/'.join(map(str, keys))!r}" if keys else "The top"
 
 
@@ -210,7 +210,7 @@ def _ml_dtype(tensor: Tensor, path: str) -> npt.NDArray[Any]:
         ) from error
 
 
-def in_order(tree: Tree, ordered: Mapping[Keys, Any], keys: Keys = ()) -> Tree:
+def in_order(tree: Tree, ordered: Mapping[LeafPath, Any], keys: LeafPath = ()) -> Tree:
     """``tree`` with an ``OrderedDict`` at each of these places, with the ``_metadata`` given for it, if any."""
     if isinstance(tree, dict):
         items = {key: in_order(item, ordered, (*keys, key)) for key, item in tree.items()}

@@ -17,7 +17,7 @@ from hopyard.stockroom.remotes.purges import as_purged, unaccepted
 from hopyard.stockroom.remotes.repository import Repository, unreadable
 from hopyard.stockroom.remotes.returning import Returned
 from hopyard.stockroom.remotes.selecting import call_for
-from hopyard.stockroom.remotes.transfer import LocatedObject, Report, copy
+from hopyard.stockroom.remotes.transfer import LocatedObject, TransferReport, copy
 from hopyard.storage.format import FORMAT_NAME
 from hopyard.wording import are, counted, describe_bytes, one_line, shown
 
@@ -71,7 +71,7 @@ def bring(
     remotes: Sequence[Repository],
     needs: Iterable[Need],
     max_bytes: int | None = None,
-    report: Report | None = None,
+    report: TransferReport | None = None,
 ) -> Brought:
     """Bring objects here, in the order given, from the first remote that has each. What came before a failure stays.
 

@@ -16,7 +16,7 @@ from hopyard.stockroom.remotes.fetching import SHOWN
 from hopyard.stockroom.remotes.purges import as_purged, carry
 from hopyard.stockroom.remotes.repository import Repository, check_format, claim
 from hopyard.stockroom.remotes.selecting import call_for
-from hopyard.stockroom.remotes.transfer import LocatedObject, Report, copy
+from hopyard.stockroom.remotes.transfer import LocatedObject, TransferReport, copy
 from hopyard.wording import are, counted, describe_bytes, nearest, one_line
 
 _KEPT = "worktrees/git"  # each commit in the log of a worktree is kept, not only the last
@@ -82,7 +82,7 @@ def push(
     tags: Iterable[str] = (),
     by: str = "",
     others: Sequence[Repository] = (),
-    report: Report | None = None,
+    report: TransferReport | None = None,
     named: Iterable[str] = (),
 ) -> Pushed:
     """Send branches and tags, and all that they need. Whatever fails, each commit that the remote shows is whole
@@ -225,7 +225,7 @@ def _send(
     commits: set[str],
     whole: set[str],
     others: Sequence[Repository],
-    report: Report | None,
+    report: TransferReport | None,
 ) -> dict[str, int]:
     """Send what the remote lacks of what commits need; sizes of what was sent by digest. At the end it has all.
 
@@ -295,7 +295,7 @@ class _Beside:
             return
         self._note(remote.objects.missing(absent - kept), "nor here")
 
-    def send(self, others: Sequence[Repository], report: Report | None, by: str) -> dict[str, int]:
+    def send(self, others: Sequence[Repository], report: TransferReport | None, by: str) -> dict[str, int]:
         """Send them, and let the remote keep them; sizes of what was sent by digest."""
         sent: dict[str, int] = {}
         followed: set[str] = set()

@@ -59,10 +59,10 @@ class TransferProgress:
         return self.nbytes / self.seconds if self.seconds else 0.0
 
 
-Report = Callable[[TransferProgress], None]
+TransferReport = Callable[[TransferProgress], None]
 
 
-def copy(found: Mapping[str, LocatedObject], target: Repository, report: Report | None = None) -> int:
+def copy(found: Mapping[str, LocatedObject], target: Repository, report: TransferReport | None = None) -> int:
     """Copy objects: data and files first, then metadata, in the order given. Returns their bytes.
 
     Each packfile and file is durable once it has arrived. If the copying fails or is killed, these stay and are found
@@ -85,7 +85,7 @@ def copy(found: Mapping[str, LocatedObject], target: Repository, report: Report 
 
 
 class _Meter:
-    def __init__(self, total: int, report: Report | None) -> None:
+    def __init__(self, total: int, report: TransferReport | None) -> None:
         self._total, self._report = total, report
         self._done, self._began = 0, time.monotonic()
 

@@ -32,7 +32,7 @@ from hopyard.stockroom.remotes import (
 from hopyard.stockroom.remotes.addresses import meant, opened, store_at
 from hopyard.stockroom.remotes.cloning import MAIN
 from hopyard.stockroom.remotes.returning import Returned, Returning
-from hopyard.stockroom.remotes.transfer import Report
+from hopyard.stockroom.remotes.transfer import TransferReport
 from hopyard.stockroom.session.moving import conflict_error
 from hopyard.stockroom.session.session import StockSession
 from hopyard.stockroom.session.status import unmerged_advice
@@ -44,7 +44,7 @@ def push(
     branches: Mapping[str, str] | Iterable[str] | None,
     tags: Iterable[str],
     name: str | None,
-    report: Report | None,
+    report: TransferReport | None,
 ) -> Pushed:
     """Send branches and tags to a remote; see ``StockRoom.push``."""
     session.check_open()
@@ -96,7 +96,7 @@ def bring(
     wanted: FetchSelection,
     revision: str,
     max_bytes: int | None,
-    report: Report | None,
+    report: TransferReport | None,
 ) -> Brought:
     """Bring data by name from a remote, or from all that are known; see ``StockRoom.fetch``."""
     session.check_open()

@@ -61,7 +61,7 @@ def open_place(place: Place, fetch: Fetching = "auto") -> tuple[Repository, Obje
         raise CorruptError(f"{error} Or let this write it anew: hopyard stock verify --repair") from error
     index = place.objects / "index.sqlite"
     local = Repository.at(store, index)
-    absent = Absent(local, fetch)
+    absent = AbsentFetcher(local, fetch)
     return local, Objects(store, index, absent), WorkingTree(place, local, absent.bring_commit)
 
 
@@ -98,7 +98,7 @@ def _has_objects(store: Store) -> bool:
     return any(next(store.list(folder), None) is not None for folder in ("packfiles", "refs"))
 
 
-class Absent:
+class AbsentFetcher:
     """Brings objects that are read and are not here, from the remotes that are known then. Picklable.
 
     Args:
@@ -112,7 +112,7 @@ class Absent:
         self._bring: Callable[[Sequence[str]], None] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Absent, (self._local, self._fetch)
+        return AbsentFetcher, (self._local, self._fetch)
 
     def __call__(self, digests: Sequence[str]) -> None:
         store = self._local.store

@@ -15,7 +15,7 @@ import keras
 from hopyard.training.keras.architecture import own_attributes
 from hopyard.training.keras.loss import noting
 from hopyard.training.keras.state import Array, assign, values_of
-from hopyard.training.keras.steps import Kind, steps_of
+from hopyard.training.keras.steps import StepKind, steps_of
 
 
 class Holder:
@@ -124,7 +124,7 @@ class Compiled:
         names = before.keys() | now.keys()
         return sorted(name for name in names if before.get(name) != now.get(name))
 
-    def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
+    def run(self, kind: StepKind, batches: Iterable[tuple[Any, ...]]) -> Any:
         """All batches, with random numbers from where Python's own generator is now; see ``KerasSteps.run``."""
         for variable in self._seeds:
             seed = [random.getrandbits(31), 0]

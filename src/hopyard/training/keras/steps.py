@@ -15,7 +15,7 @@ import numpy as np
 
 from hopyard.training.keras.state import assign
 
-Kind = Literal["train", "test", "predict"]
+StepKind = Literal["train", "test", "predict"]
 _GROUP_BYTES = 8 << 20
 
 
@@ -27,7 +27,7 @@ class KerasSteps(ABC):
         self._functions: dict[Any, Callable[..., Any]] = {}
 
     @abstractmethod
-    def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
+    def run(self, kind: StepKind, batches: Iterable[tuple[Any, ...]]) -> Any:
         """Run all batches, a step each; returns the last result: of ``"predict"`` outputs, else values by name."""
 
 
@@ -39,7 +39,7 @@ class TensorFlowSteps(KerasSteps):
     by one, as does what runs eagerly.
     """
 
-    def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
+    def run(self, kind: StepKind, batches: Iterable[tuple[Any, ...]]) -> Any:
         given = None
         if kind == "predict" or self.model.run_eagerly or self.model.jit_compile:
             for batch in batches:
@@ -51,7 +51,7 @@ class TensorFlowSteps(KerasSteps):
         return given
 
     def _function(
-        self, kind: Kind, batch: tuple[Any, ...], traced: Callable[..., Callable[..., Any]]
+        self, kind: StepKind, batch: tuple[Any, ...], traced: Callable[..., Callable[..., Any]]
     ) -> Callable[..., Any]:
         leaves = keras.tree.flatten(batch)
         key = (kind, *((leaf.dtype, leaf.shape[1:]) for leaf in leaves))
@@ -59,7 +59,7 @@ class TensorFlowSteps(KerasSteps):
             self._functions[key] = traced(kind, batch)
         return self._functions[key]
 
-    def _step(self, kind: Kind, batch: tuple[Any, ...]) -> Callable[..., Any]:
+    def _step(self, kind: StepKind, batch: tuple[Any, ...]) -> Callable[..., Any]:
         """A function of one batch like this one, with any number of rows."""
         import tensorflow as tf
 
@@ -74,7 +74,7 @@ class TensorFlowSteps(KerasSteps):
         )
         return _quiet(traced)
 
-    def _loop(self, kind: Kind, batch: tuple[Any, ...]) -> Callable[..., Any]:
+    def _loop(self, kind: StepKind, batch: tuple[Any, ...]) -> Callable[..., Any]:
         """A function of any number of such batches, stacked: all steps, one after another."""
         import tensorflow as tf
 
@@ -139,7 +139,7 @@ def groups(batches: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]
 class TorchSteps(KerasSteps):
     """PyTorch runs each operation as it comes."""
 
-    def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
+    def run(self, kind: StepKind, batches: Iterable[tuple[Any, ...]]) -> Any:
         self.model.train(kind == "train")  # for layers that are modules of PyTorch
         step = self._function(kind)
         given = None
@@ -150,7 +150,7 @@ class TorchSteps(KerasSteps):
             self.model.eval()
         return given
 
-    def _function(self, kind: Kind) -> Callable[..., Any]:
+    def _function(self, kind: StepKind) -> Callable[..., Any]:
         getattr(self.model, f"make_{kind}_function")()
         function: Callable[..., Any] = getattr(self.model, f"{kind}_function")
         return function
@@ -159,7 +159,7 @@ class TorchSteps(KerasSteps):
 class JaxSteps(KerasSteps):
     """State goes through compiled functions, and comes back to the model's variables at the end."""
 
-    def run(self, kind: Kind, batches: Iterable[tuple[Any, ...]]) -> Any:
+    def run(self, kind: StepKind, batches: Iterable[tuple[Any, ...]]) -> Any:
         from hopyard.data.outputs.jax_output import check_narrow
 
         step = self._function(kind)
@@ -174,7 +174,7 @@ class JaxSteps(KerasSteps):
             assign(group, values)
         return given
 
-    def _function(self, kind: Kind) -> Callable[..., Any]:
+    def _function(self, kind: StepKind) -> Callable[..., Any]:
         """Keras' own function; the model that users get makes another, whose losses are not noted."""
         if kind not in self._functions:
             getattr(self.model, f"make_{kind}_function")(force=True)
@@ -182,7 +182,7 @@ class JaxSteps(KerasSteps):
             setattr(self.model, f"{kind}_function", None)
         return self._functions[kind]
 
-    def _variables(self, kind: Kind) -> list[list[Any]]:
+    def _variables(self, kind: StepKind) -> list[list[Any]]:
         model = self.model
         groups = [model.trainable_variables, model.non_trainable_variables]
         if kind == "train":

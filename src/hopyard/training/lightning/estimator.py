@@ -25,7 +25,7 @@ from hopyard.training.metric import MetricSet
 from hopyard.training.torch.attributes import Owner
 from hopyard.training.torch.binding import Binding
 from hopyard.training.torch.estimator import TorchEstimator, TorchReplica
-from hopyard.training.torch.forward import Forward, Result, scalar, shape_of
+from hopyard.training.torch.forward import BatchResult, Forward, scalar, shape_of
 from hopyard.training.torch.optim import options
 from hopyard.training.torch.training import TrainingPass, steps_skipped
 from hopyard.training.transforms import BatchTransform
@@ -407,7 +407,7 @@ class _Steps(Forward):
             batch = values[0] if len(values) == 1 else tuple(values)
         return self.module.on_after_batch_transfer(batch, 0)
 
-    def _run(self, batch: Any, training: bool) -> Result:
+    def _run(self, batch: Any, training: bool) -> BatchResult:
         """The loss of a training step."""
         returned = self._call("training_step", batch, self._trainer.batches)
         if isinstance(returned, Mapping):
@@ -424,7 +424,7 @@ class _Steps(Forward):
         else:
             loss, others = scalar(returned), {}
         self.returned = {**others, "loss": loss.detach()}
-        return Result(loss, None, None, None, {})
+        return BatchResult(loss, None, None, None, {})
 
     def validation_step(self, batch: Any, number: int) -> Any:
         with self.autocast():

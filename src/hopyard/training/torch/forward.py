@@ -20,7 +20,7 @@ _STACK = (
 )
 
 
-class Result(NamedTuple):
+class BatchResult(NamedTuple):
     """Result of one batch. Without ``step``, ``values`` is empty; with it, outputs and labels are None."""
 
     loss: torch.Tensor
@@ -53,7 +53,7 @@ class Forward:
     def loss_is_sum(self) -> bool:
         return self.loss is not None and self.loss.is_sum
 
-    def __call__(self, batch: Batch, training: bool) -> Result:
+    def __call__(self, batch: Batch, training: bool) -> BatchResult:
         """One batch; ``training``: whether ``class_weight`` counts.
 
         Raises:
@@ -67,14 +67,14 @@ class Forward:
     def autocast(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._dtype is None else torch.autocast(self._device.type, self._dtype)
 
-    def _run(self, batch: Batch, training: bool) -> Result:
+    def _run(self, batch: Batch, training: bool) -> BatchResult:
         if self._step is not None:
             return self._run_step(batch)
         assert self.loss is not None
         outputs = self.outputs(batch)
         labels = self.labels(batch, outputs)
         loss, weight = self.loss(outputs, labels, self.binding.weights(batch), training)
-        return Result(scalar(loss), weight, outputs, labels, {})
+        return BatchResult(scalar(loss), weight, outputs, labels, {})
 
     def outputs(self, batch: Batch) -> Any:
         arguments, keywords = self.binding.arguments(batch)
@@ -136,7 +136,7 @@ class Forward:
                 f"The model failed on inputs {', '.join(given)}: {error}. {self.binding.advice}{_STACK if flat else ''}"
             ) from error
 
-    def _run_step(self, batch: Batch) -> Result:
+    def _run_step(self, batch: Batch) -> BatchResult:
         assert self._step is not None
         values = self._step(self.module, batch)
         if not isinstance(values, dict) or "loss" not in values:
@@ -148,7 +148,7 @@ class Forward:
                 "end it with `return {'loss': loss, ...}`."
             )
         others = {name: value for name, value in values.items() if name != "loss"}
-        return Result(scalar(values["loss"]), None, None, None, others)
+        return BatchResult(scalar(values["loss"]), None, None, None, others)
 
     @torch.no_grad()
     def predictions(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from hopyard.errors import DivergedError
-from hopyard.training.torch.forward import Forward, Result
+from hopyard.training.torch.forward import BatchResult, Forward
 
 _FLUSH = 256
 
@@ -132,7 +132,7 @@ class Sums:
         self._losses_read = 0
         self._totals: dict[str, list[float]] = {}
 
-    def add(self, result: Result, rows: int) -> None:
+    def add(self, result: BatchResult, rows: int) -> None:
         """Note a batch of ``rows`` rows."""
         self.note("loss", result.loss.detach(), rows if result.weight is None else result.weight)
         for name, value in result.values.items():

@@ -10,7 +10,7 @@ import torch
 
 from hopyard.errors import MetricError
 from hopyard.training.metric import MetricSet, StreamingMetric
-from hopyard.training.torch.forward import Forward, Result, on_cpu
+from hopyard.training.torch.forward import BatchResult, Forward, on_cpu
 from hopyard.wording import nearest
 
 
@@ -43,7 +43,7 @@ def measure(
 
 
 def _update(
-    metrics: dict[str, StreamingMetric], result: Result, weights: np.ndarray[Any, Any] | None
+    metrics: dict[str, StreamingMetric], result: BatchResult, weights: np.ndarray[Any, Any] | None
 ) -> None:
     if result.labels is None or len(metrics) == 1:
         return
@@ -63,7 +63,7 @@ def _update(
             )
 
 
-def _check_values(result: Result, expected: list[str]) -> None:
+def _check_values(result: BatchResult, expected: list[str]) -> None:
     for name in expected:
         if name not in result.values:
             given = ", ".join(result.values) or "nothing but 'loss'"
