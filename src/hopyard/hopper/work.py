@@ -35,7 +35,7 @@ class UnitOutcome(Protocol):
 
 
 class Work(Protocol):
-    """Makes the call of a unit: a function and its arguments, both picklable, giving an :class:`UnitOutcome`."""
+    """Makes the call of a unit: a function and its arguments, both picklable, giving a :class:`UnitOutcome`."""
 
     def __call__(
         self, unit: Unit, trials: Sequence[TrialState], save: bool

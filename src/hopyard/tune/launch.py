@@ -102,9 +102,8 @@ class Launch:
         """Find the run, or make it; returns its best model."""
         arguments = self._arguments
         if arguments.stock is not None:
-            from hopyard.tune.stock import (
-                FitOutcome,  # takes long to import, and few searches have a stockroom
-            )
+            # It takes long to import, and few searches have a stockroom.
+            from hopyard.tune.stock import FitOutcome
 
             self._outcome = FitOutcome(
                 arguments, self._searcher_settings, self._inputs, self._pickle_search()

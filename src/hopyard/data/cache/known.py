@@ -49,9 +49,8 @@ class KnownFacts:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._own: dict[
-            bytes, list[FactRecord]
-        ] = {}  # of this process: what could not be written is known too
+        # Of this process: what could not be written is known too.
+        self._own: dict[bytes, list[FactRecord]] = {}
         self._read: dict[str, tuple[tuple[int, int], npt.NDArray[Any]]] = {}
 
     def find(self, key: bytes) -> list[FactRecord]:

@@ -174,9 +174,8 @@ class MixStream(EpochStream):
         self._mixture = mixture
         self._wanted = wanted
         self._seed, self._epoch, self._shuffle, self._reach = seed, epoch, shuffle, reach
-        self._streams: dict[
-            int, tuple[int, EpochStream]
-        ] = {}  # of each dataset: its own epoch, and its stream
+        # Of each dataset its own epoch, and its stream.
+        self._streams: dict[int, tuple[int, EpochStream]] = {}
         self._scratch = _Scratch()
         self._drawn: tuple[int, Picks] | None = None
 

@@ -193,9 +193,8 @@ class TorchLoader(DataLoader[Any]):
         steps: Any = batch_sampler
         if steps is None:
             steps = StepSampler(None, loader.batch_size, drop_last)
-        self._watched = (
-            type(steps) is not StepSampler
-        )  # a framework wants to see what the batch sampler gives
+        # A framework wants to see what the batch sampler gives.
+        self._watched = type(steps) is not StepSampler
         self._reading: SharedLoader = steps.reading
         self._reading.loader = loader
         for name in ("batch_size", "shuffle", "drop_last"):  # the loader knows them

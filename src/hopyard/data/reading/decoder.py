@@ -98,9 +98,8 @@ class RowGroupDecoder:
         self._sizes_of: dict[Packs, list[int]] = {}
         self._runs: dict[Packs, list[RowGroupRun]] = {}
         self._kept: dict[Packs, list[bool]] = {}  # of the runs
-        self._missing: dict[
-            Packs, RowGroupRun
-        ] = {}  # one that was not in the node cache, to look there first
+        # Runs that were not in the node cache, to look there first.
+        self._missing: dict[Packs, RowGroupRun] = {}
         self._held: OrderedDict[tuple[Packs, tuple[int, ...]], Flat] = OrderedDict()
         self._warned = False
         self._lock = threading.Lock()

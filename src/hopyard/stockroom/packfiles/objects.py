@@ -94,9 +94,8 @@ class Objects:
         self._is_own = is_own
         self._tombstones = Tombstones(store if is_own else MemoryStore())
         self._checked = VerifiedObjects()
-        self._bad: dict[
-            str, tuple[FileIdentity, set[str]]
-        ] = {}  # by packfile the objects in it that are damaged
+        # By packfile the objects in it that are damaged.
+        self._bad: dict[str, tuple[FileIdentity, set[str]]] = {}
         self._unreadable: dict[str, StorageError] = {}
         self._rebuilt = self._has_listed = False
         self._mark: object = (
