@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from hopyard import StockRoom
+from hopyard import StockRoom, cli
 from hopyard.cli import app, stock
 from hopyard.cli.commands import Later
 from hopyard.stockroom.git import read
@@ -73,6 +73,20 @@ def test_the_merge_driver_that_cannot_merge_says_why_and_ends_with_status_1(part
     )  # fmt: skip
     assert done.returncode == 1
     assert "head.stock was not merged: " in done.stderr
+
+
+def test_an_interrupted_merge_driver_ends_with_the_status_of_interrupts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: Path) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hopyard.stockroom.session.git_driver.run_driver", interrupted)
+    monkeypatch.setattr(
+        sys, "argv", ["hopyard", "stock", "merge-driver", "base", "ours", "theirs", "head.stock"]
+    )
+    with pytest.raises(SystemExit, match=r"^130$"):
+        cli.main()
 
 
 @pytest.mark.parametrize(

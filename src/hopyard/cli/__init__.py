@@ -52,6 +52,8 @@ def _run(command: Callable[[], Any]) -> None:
 
         complain(f"{type(error).__name__}: {error}")
         sys.exit(1)
+    except KeyboardInterrupt:  # of what runs without the parser, which would end the command so
+        sys.exit(130)
 
 
 if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is a mistake
