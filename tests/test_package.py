@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import re
 import subprocess
 import sys
@@ -42,12 +41,7 @@ def modules(*folders: Path) -> list[Path]:
 @cache
 def nodes(file: Path) -> list[ast.AST]:
     """All nodes of a file's syntax tree; it is parsed once for all tests."""
-    text = file.read_text()
-    with contextlib.suppress(
-        SystemError
-    ):  # before Python 3.11.10, where another thread parses meanwhile (gh-106905)
-        return list(ast.walk(ast.parse(text)))
-    return list(ast.walk(ast.parse(text)))
+    return list(ast.walk(ast.parse(file.read_text())))
 
 
 def test_version_is_the_one_of_the_distribution() -> None:
