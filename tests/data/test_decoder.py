@@ -193,7 +193,7 @@ def test_a_dataset_that_nobody_has_holds_neither_memory_nor_descriptors(tmp_path
     durability.join()  # opens and closes descriptors
     gc.disable()
     try:
-        others = memory_files()  # of datasets that earlier tests have left to something in this process
+        others = memory_files()  # of runs of earlier tests: a process keeps the data of the last few
         dataset = open_dataset(path, cache=False)
         assert sum(len(batch["text"]) for batch in dataset.loader(50, shuffle=True, window=2000)) == 400
         assert memory_files() > others
