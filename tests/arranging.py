@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pytest
 
 SLOW_FOLDERS = ("tests/services/", "tests/long/", "tests/walks/")
-_SERVICES = ("spark", "ray", "keras")
+_SERVICES = ("spark", "ray", "hdfs", "keras")
 
 
 def service(item: pytest.Item) -> str | None:
@@ -22,6 +22,8 @@ def service(item: pytest.Item) -> str | None:
         return "spark"
     if "cluster_if_there" in fixtures:
         return "ray"
+    if "hdfs_if_there" in fixtures:
+        return "hdfs"
     return "keras" if item.nodeid.startswith(SLOW_FOLDERS) and "keras" in item.nodeid else None
 
 

@@ -22,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests import arranging, durations, forked, ray_cluster
 from tests.durations import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401
+from tests.hdfs_cluster import hdfs_if_there  # noqa: F401
 from tests.ray_cluster import cluster, cluster_if_there, spare, until  # noqa: F401
 from tests.sampling import LEVEL, SEED
 

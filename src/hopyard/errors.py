@@ -22,6 +22,7 @@
     │   │       └── PurgedError a sample was purged: leave it out
     │   ├── NotWritableError    permissions, read-only file systems
     │   ├── StorageFullError    make space; what was under way can be repeated
+    │   ├── UnreachableError    nothing answers, or not now: look at the network or the server, and repeat
     │   ├── CorruptError        bytes are not what was written
     │   ├── FormatError         written by a newer version of Hopyard
     │   │   └── KindError       the store holds a thing of another kind
@@ -79,6 +80,7 @@ __all__ = [
     "StorageFullError",
     "TrialError",
     "UnitTimeoutError",
+    "UnreachableError",
     "UnsupportedTypeError",
     "UsageError",
     "WorkerError",
@@ -187,6 +189,13 @@ class NotWritableError(StorageError):
 
 class StorageFullError(StorageError):
     """No space is left; repeat after making space. Nothing was half-written."""
+
+
+class UnreachableError(StorageError):
+    """A store does not answer, or does not serve for now. The same call may succeed later.
+
+    A write that ended so may have happened or not; it is whole in either case.
+    """
 
 
 class CorruptError(StorageError):

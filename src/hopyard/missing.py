@@ -16,7 +16,6 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
 
 
 _LATER = {
-    "HDFSStore": "hopyard.storage",
     "KerasTrial": "hopyard.experiment",
     "TorchTrial": "hopyard.experiment",
 }

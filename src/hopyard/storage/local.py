@@ -20,12 +20,12 @@ from hopyard.errors import (
     CorruptError,
     NotFoundError,
     StorageError,
-    UsageError,
 )
 from hopyard.storage import files
 from hopyard.storage.base import Buffer, Entry, Store
 from hopyard.storage.names import validate_name, validate_prefix
 from hopyard.storage.oserrors import read_error, write_error
+from hopyard.storage.parts import PathStore
 from hopyard.storage.temporary import remove_if_empty, staging_name, sweep, temporary_name
 
 _PathLike = str | os.PathLike[str]
@@ -33,7 +33,7 @@ _PathLike = str | os.PathLike[str]
 _staged: set[str] = set()  # directories of this process
 
 
-class LocalStore(Store):
+class LocalStore(PathStore):
     """A directory, with the parts of a search's layout moved elsewhere if asked.
 
     Paths are strings, ``Path`` objects or ``file://`` URLs; ``~`` is the home directory, and
@@ -58,46 +58,16 @@ class LocalStore(Store):
         logs_path: _PathLike | None = None,
     ) -> None:
         parts = {"train_data": train_path, "val_data": val_path, "runs": runs_path, "logs": logs_path}
-        self._moved = {part: files.absolute(path) for part, path in parts.items() if path is not None}
-        self._root = None if prefix_path is None else files.absolute(prefix_path)
-        if self._root is None and not self._moved:
-            raise UsageError(
-                "LocalStore() was given no path. Give the directory, as LocalStore('experiments')."
-            )
+        super().__init__(
+            None if prefix_path is None else files.absolute(prefix_path),
+            {part: files.absolute(path) for part, path in parts.items() if path is not None},
+        )
         self._swept: set[str] = set()
         self._links = True  # whether links below the root are followed
         self._syncs = True  # whether a write is on the disk when it returns
 
-    @property
-    def url(self) -> str:
-        return self._root or next(iter(self._moved.values()))
-
-    @property
-    def train_data(self) -> Store:
-        return self._part("train_data")
-
-    @property
-    def val_data(self) -> Store:
-        return self._part("val_data")
-
-    @property
-    def single_train(self) -> bool:
-        return "train_data" in self._moved
-
-    @property
-    def single_val(self) -> bool:
-        return "val_data" in self._moved
-
-    @property
-    def runs(self) -> Store:
-        return self._part("runs")
-
-    @property
-    def logs(self) -> Store:
-        return self._part("logs")
-
-    def _part(self, part: str) -> Store:
-        return LocalStore(self._moved[part]) if part in self._moved else self.at(part)
+    def _elsewhere(self, path: str) -> Store:
+        return LocalStore(path)
 
     def without_links(self) -> LocalStore:
         store = copy(self)
@@ -148,14 +118,6 @@ class LocalStore(Store):
                     f"{at} is {what}. In a folder that others may write to, what is below {root} is read only where it "
                     "is a file or a directory, and no link is followed. Put there what the link leads to, or delete it."
                 )
-
-    def _directory(self) -> str:
-        if self._root is None:
-            raise UsageError(
-                f"this LocalStore has only {', '.join(sorted(self._moved))}, but something else is to be "
-                "kept in it. Give prefix_path= as well."
-            )
-        return self._root
 
     # Reading
 
@@ -331,7 +293,3 @@ class LocalStore(Store):
                 "List the store to see what it holds."
             )
         return read_error(file, error)
-
-    def __repr__(self) -> str:
-        moved = "".join(f", {part.removesuffix('_data')}_path={path!r}" for part, path in self._moved.items())
-        return f"LocalStore({self._root!r}{moved})"

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from hopyard.errors import CorruptError, InvalidNameError, NotFoundError, StorageError, UsageError
 from hopyard.missing import missing_extra
 from hopyard.storage.base import Buffer, Entry, Store
+from hopyard.storage.forks import check_process
 from hopyard.storage.names import validate_name, validate_prefix
 from hopyard.storage.nesting import Nesting
 from hopyard.storage.objecterrors import bucket_error, request_error
@@ -55,8 +56,6 @@ _SECRETS = {
     "sas_key", "sas_token", "bearer_token", "service_account_key", "encryption_key", "sse_customer_key_base64",
     "fabric_session_token",
 }  # fmt: skip
-
-_first_user: int | None = None  # process that sent the first request; obstore's threads live in it alone
 
 
 class ObjectStore(Store):
@@ -243,7 +242,7 @@ class ObjectStore(Store):
     @contextlib.contextmanager
     def _errors(self, name: str, writing: bool = False) -> Iterator[None]:
         """Turn the library's errors into those of a store."""
-        _check_process()
+        check_process("ObjectStore")
         failures = import_module("obstore.exceptions")
         try:
             yield
@@ -284,19 +283,6 @@ def _obstore() -> Any:
         return import_module("obstore")
     except ImportError:
         raise missing_extra("obstore", "s3", "a store in a bucket") from None
-
-
-def _check_process() -> None:
-    """Refuse to go on in a forked process, where the threads that send requests are missing: it would hang."""
-    global _first_user
-    if _first_user is None:
-        _first_user = os.getpid()
-    elif _first_user != os.getpid():
-        raise UsageError(
-            f"process {os.getpid()} was forked from {_first_user}, which had already used an ObjectStore; its "
-            "connections do not survive a fork. Start processes by 'spawn' or 'forkserver' "
-            "(multiprocessing_context='spawn' of a DataLoader)."
-        )
 
 
 def _slashes(name: str) -> Iterator[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hopyard.errors import NotWritableError, StorageError, StorageFullError
+from hopyard.errors import NotWritableError, StorageError, StorageFullError, UnreachableError
 
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 _BAD_CREDENTIALS = (
@@ -70,7 +70,7 @@ def request_error(url: str, name: str, kind: str, text: str, writing: bool) -> S
             "or use others."
         )
     if has(_UNREACHABLE):
-        return StorageError(
+        return UnreachableError(
             f"{place} cannot be {action}: nothing answers{_asked(text)} ({said}). Look at the network and at the "
             "endpoint (AWS_ENDPOINT_URL or endpoint=); retry_config= and client_options= change how long is waited."
         )

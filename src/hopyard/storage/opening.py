@@ -9,20 +9,21 @@ from urllib.parse import urlsplit
 from hopyard import __version__
 from hopyard.errors import UsageError
 from hopyard.storage.base import Store
+from hopyard.storage.hdfs import HDFS_SCHEMES, HDFSStore
 from hopyard.storage.local import LocalStore
 from hopyard.storage.memory import MemoryStore
 from hopyard.storage.object import SCHEMES, ObjectStore
 from hopyard.wording import nearest
 
-STORE_SCHEMES = ("memory", *SCHEMES)
+STORE_SCHEMES = ("memory", *SCHEMES, *HDFS_SCHEMES)
 """What URLs of stores begin with, besides ``file``."""
 
 _SCHEMES = ("file", *STORE_SCHEMES)
-_ELSEWHERE = {"hdfs", "webhdfs"}
+_ELSEWHERE = {"webhdfs"}
 
 
 def open_store(url: str | os.PathLike[str] | Store) -> Store:
-    """The store at a path, a ``file://`` URL, ``memory://name`` or in a bucket. A store is returned as it is.
+    """The store at a path, a ``file://`` URL, ``memory://name``, in a bucket or on HDFS. A store is returned as it is.
 
     Raises:
         MissingExtraError: the extra for stores of that kind is not installed.
@@ -44,6 +45,8 @@ def open_store(url: str | os.PathLike[str] | Store) -> Store:
         return _memory(parts.netloc, parts.path.strip("/"))
     if scheme[1].lower() in SCHEMES:
         return ObjectStore(text)
+    if scheme[1].lower() in HDFS_SCHEMES:
+        return HDFSStore(text)
     raise _unknown_scheme(text, scheme[1].lower())
 
 

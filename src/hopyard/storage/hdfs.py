@@ -1,0 +1,427 @@
+"""Objects as files on HDFS, by the library ``hdfs-native``, which needs neither Java nor Hadoop on this machine.
+
+A write goes to a temporary file, is synced to the data nodes and closed, and renamed: to all, and after any crash,
+there is the whole object or none. ``put_new`` renames without overwriting, which the name node lets one writer do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from hopyard.errors import CorruptError, InvalidNameError, NotFoundError, UnreachableError, UsageError
+from hopyard.missing import missing_extra
+from hopyard.storage.base import Buffer, Entry, Store
+from hopyard.storage.forks import check_process
+from hopyard.storage.hdfserrors import hdfs_error, is_of_library
+from hopyard.storage.names import TEMPORARY_PREFIX, validate_name
+from hopyard.storage.parts import PathStore
+from hopyard.storage.temporary import is_writer_gone, writer_name
+
+HDFS_SCHEMES = ("hdfs", "viewfs")
+"""What the URL of an ``HDFSStore`` may begin with."""
+
+_PathLike = str | os.PathLike[str]
+
+_TEMPORARY = f"{TEMPORARY_PREFIX}writes"  # the folder of unfinished writes, below the store's root
+_OLD_SECONDS = 24 * 3600.0
+_ATTEMPTS = 3  # of a write while data nodes fail
+_PIECE = 8 << 20  # bytes of a local file that are read at once
+
+# A name node that is not there is said in seconds by the first call, if the user's Hadoop does not set these.
+# Afterwards the library's own patience holds (minutes), as long as a failover may take.
+_FIRST_CALL = {
+    "dfs.client.failover.max.attempts": "3",
+    "dfs.client.failover.sleep.base.millis": "500",
+    "dfs.client.failover.sleep.max.millis": "3000",
+}
+
+
+class HDFSStore(PathStore):
+    """A directory on HDFS, with the parts of a search's layout moved elsewhere if asked.
+
+    Paths are URLs, ``hdfs://host:port/path`` or ``hdfs://nameservice/path``, or absolute paths without a scheme, which
+    are on the default file system. That, name services and all other settings come from the files of Hadoop's
+    configuration, in ``HADOOP_CONF_DIR`` or ``HADOOP_HOME/etc/hadoop``; the user from ``HADOOP_USER_NAME``, or from the
+    Kerberos ticket. Directories are made at the first write into them.
+
+    Args:
+        prefix_path, train_path, val_path, runs_path, logs_path: as of ``LocalStore``.
+        config: settings that hold instead of those of Hadoop's files. They are pickled with the store: give no secrets.
+
+    Raises:
+        UsageError: a path is no such URL.
+        MissingExtraError: ``hdfs-native`` is not installed.
+    """
+
+    _example = "hdfs://namenode:8020/user/me/experiments"
+
+    def __init__(
+        self,
+        prefix_path: _PathLike | None = None,
+        train_path: _PathLike | None = None,
+        val_path: _PathLike | None = None,
+        runs_path: _PathLike | None = None,
+        logs_path: _PathLike | None = None,
+        *,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        parts = {"train_data": train_path, "val_data": val_path, "runs": runs_path, "logs": logs_path}
+        super().__init__(
+            None if prefix_path is None else _checked_url(prefix_path),
+            {part: _checked_url(path) for part, path in parts.items() if path is not None},
+        )
+        self._config = dict(config or {})
+        _library()
+        self._connected: Any = None
+        self._made: set[str] = set()  # directories that are there
+        self._swept = False
+
+    def _elsewhere(self, path: str) -> Store:
+        return type(self)(path, config=self._config)
+
+    def foreign(self) -> Store:
+        return _ForeignFiles(self._root, **self._moved_paths(), config=self._config)
+
+    def _moved_paths(self) -> dict[str, str]:
+        return {f"{part.removesuffix('_data')}_path": path for part, path in self._moved.items()}
+
+    def _checked(self, name: str) -> str:
+        """The name, if it can be one of this store."""
+        return validate_name(name)
+
+    def _path(self, name: str) -> str:
+        """The path of an object on the file system."""
+        return f"{self._root_path()}/{self._checked(name)}"
+
+    def _root_path(self) -> str:
+        return urlsplit(self._directory()).path.rstrip("/")
+
+    # Reading
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        path = self._path(name)
+        for attempt in range(1, _ATTEMPTS + 1):
+            reader = self._called(name, self._client(name).read, path)
+            size = len(reader)
+            stop = size if length is None else start + length
+            if start > size or stop > size:
+                raise CorruptError(
+                    f"bytes {start}..{stop} of {self.url}/{name} were asked for, but it has only {size}. "
+                    "The file was cut off or replaced: restore it from a copy, or make it again."
+                )
+            if start == stop:
+                return b""
+            try:
+                return bytes(self._called(name, reader.read_range, start, stop - start))
+            except (UnreachableError, NotFoundError):
+                # Blocks of a file that was replaced since it was opened are gone; opened again it is whole.
+                if attempt == _ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    def size(self, name: str) -> int | None:
+        status = self._status(name)
+        return None if status is None else int(status.length)
+
+    def version(self, name: str) -> str | None:
+        status = self._status(name)
+        return None if status is None else f"{status.modification_time}-{status.length}"
+
+    def _status(self, name: str) -> Any:
+        """What the name node knows of an object; None: there is none."""
+        status = self._look(name, self._path(name))
+        return None if status is None or status.isdir else status
+
+    def _look(self, name: str, path: str) -> Any:
+        """What the name node knows of a file or directory; None: there is none."""
+        try:
+            return self._called(name, self._client(name).get_file_info, path)
+        except NotFoundError:
+            return None
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        found = self._listed(prefix, recursive=True)
+        cut = len(self._root_path()) + 1
+        named = ((status.path[cut:], status) for status in found if not status.isdir)
+        return iter(sorted(Entry(name, status.length) for name, status in named if not _is_temporary(name)))
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        names = (
+            status.path.rpartition("/")[2] for status in self._listed(prefix, recursive=False) if status.isdir
+        )
+        return sorted(name for name in names if not _is_temporary(name))
+
+    def _listed(self, prefix: str, recursive: bool) -> list[Any]:
+        """What is below a prefix; nothing where that is an object."""
+        path = self._path(prefix) if prefix else self._root_path() or "/"
+        try:
+            found = self._called(prefix, lambda: list(self._client().list_status(path, recursive)))
+        except NotFoundError:
+            return []
+        return [status for status in found if status.path != path]
+
+    # Writing
+
+    def put(self, name: str, data: Buffer) -> None:
+        self._write(name, [memoryview(data).cast("B")], self._rename_over)
+
+    def put_new(self, name: str, data: Buffer) -> bool:
+        view = memoryview(data).cast("B")
+        validate_name(name)
+        # The usual loser's case without a write; the rename is what decides.
+        if self._status(name) is not None:
+            return False
+        return self._write(name, [view], self._rename_new)
+
+    def put_file(self, name: str, path: Path) -> None:
+        validate_name(name)
+        self._write(name, _Pieces(path), self._rename_over)
+        path.unlink()
+
+    def _write(self, name: str, pieces: Iterable[Buffer], publish: Callable[[str, str, str], bool]) -> bool:
+        path = self._path(validate_name(name))
+        self._sweep_once()
+        for attempt in range(1, _ATTEMPTS + 1):
+            temporary = f"{self._root_path()}/{_TEMPORARY}/{writer_name()}"
+            try:
+                self._send(name, temporary, pieces)
+                return publish(name, temporary, path)
+            except UnreachableError:  # as for some seconds after a data node died
+                if attempt == _ATTEMPTS:
+                    raise
+            finally:
+                with contextlib.suppress(Exception):
+                    self._client().delete(temporary)
+        raise AssertionError("unreachable")
+
+    def _send(self, name: str, temporary: str, pieces: Iterable[Buffer]) -> None:
+        options = _library().WriteOptions(overwrite=False, create_parent=True)
+        writer = self._called(name, self._client(name).create, temporary, options, writing=True)
+        for piece in pieces:
+            self._called(name, writer.write, piece, writing=True)
+        self._called(name, writer.hsync, writing=True)
+        self._called(name, writer.close, writing=True)
+
+    def _rename_over(self, name: str, temporary: str, path: str) -> bool:
+        self._rename(name, temporary, path, overwrite=True)
+        return True
+
+    def _rename_new(self, name: str, temporary: str, path: str) -> bool:
+        try:
+            self._rename(name, temporary, path, overwrite=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def _rename(self, name: str, temporary: str, path: str, overwrite: bool) -> None:
+        """Give a file its name, once the directory is there and nothing is nested.
+
+        Raises:
+            FileExistsError: the name is taken, and is not to be overwritten.
+        """
+        self._make_directory(name, path.rpartition("/")[0])
+        try:
+            self._renamed(name, temporary, path, overwrite)
+        except (FileExistsError, NotFoundError, InvalidNameError, UnreachableError) as error:
+            if self._look(name, temporary) is None:
+                return  # it has the name: only the answer was lost
+            if isinstance(error, UnreachableError):
+                self._renamed(name, temporary, path, overwrite)
+                return
+            status = self._look(name, path)
+            if status is not None and status.isdir:
+                self._remove_empty(name, path)
+            elif isinstance(error, FileExistsError):
+                raise
+            self._made.clear()  # somebody removed the directory
+            self._make_directory(name, path.rpartition("/")[0])
+            self._renamed(name, temporary, path, overwrite)
+
+    def _renamed(self, name: str, temporary: str, path: str, overwrite: bool) -> None:
+        self._called(name, self._client(name).rename, temporary, path, overwrite, writing=True)
+
+    def _make_directory(self, name: str, directory: str) -> None:
+        if directory in self._made or not directory:
+            return
+        try:
+            self._called(name, self._client(name).mkdirs, directory, 0o755, True, writing=True)
+        except (FileExistsError, InvalidNameError):
+            raise self._nested(name, self._file_above(name)) from None
+        self._made.add(directory)
+
+    def _remove_empty(self, name: str, directory: str) -> None:
+        """Remove directories that deletes left empty where an object is to be.
+
+        Raises:
+            InvalidNameError: an object is below them.
+        """
+        below = self._listed(name, recursive=True)
+        files = [status.path for status in below if not status.isdir]
+        if files:
+            raise self._nested(name, files[0][len(self._root_path()) + 1 :])
+        for status in sorted(below, key=lambda status: -len(status.path)):
+            self._called(name, self._client(name).delete, status.path, writing=True)
+        self._called(name, self._client(name).delete, directory, writing=True)
+        self._made.clear()
+
+    def _file_above(self, name: str) -> str:
+        """The object that stands where a directory of ``name`` should be."""
+        above = name.rpartition("/")[0]
+        while above and self._status(above) is None:
+            above = above.rpartition("/")[0]
+        return above
+
+    def delete(self, name: str) -> None:
+        path = self._path(name)
+        if self._status(name) is not None:  # a directory is no object
+            self._called(name, self._client(name).delete, path, writing=True)
+
+    def _sweep_once(self) -> None:
+        """Remove unfinished writes of processes that are gone."""
+        if self._swept:
+            return
+        self._swept = True
+        with contextlib.suppress(NotFoundError):
+            folder = f"{self._root_path()}/{_TEMPORARY}"
+            for status in self._called("", lambda: list(self._client().list_status(folder, False))):
+                writer = status.path.rpartition("/")[2]
+                if is_writer_gone(writer) or time.time() - status.modification_time / 1000 > _OLD_SECONDS:
+                    with contextlib.suppress(Exception):
+                        self._client().delete(status.path)
+
+    # The library
+
+    def _client(self, name: str = "") -> Any:
+        check_process("HDFSStore")
+        if self._connected is None:
+            self._connected = _connect(self._directory(), name, self._config)
+        return self._connected
+
+    def _called(self, name: str, function: Callable[..., Any], *arguments: Any, writing: bool = False) -> Any:
+        """The result of a call of the library, whose errors become those of a store."""
+        try:
+            return function(*arguments)
+        except FileNotFoundError:
+            raise self._not_found(name) from None
+        except FileExistsError:
+            raise
+        except BaseException as error:
+            if not is_of_library(error):
+                raise
+            said = hdfs_error(self.url, name, error, writing)
+            raise (
+                said if writing or not isinstance(said, InvalidNameError) else self._not_found(name)
+            ) from None
+
+    def _not_found(self, name: str) -> NotFoundError:
+        return NotFoundError(
+            f"there is no object {name!r} in the store {self.url}. List the store to see what it holds."
+        )
+
+    def _nested(self, name: str, other: str) -> InvalidNameError:
+        outer, inner = sorted((name, other), key=len)
+        return InvalidNameError(
+            f"cannot store {name!r} in {self.url}: {outer!r} would be both an object and a prefix of "
+            f"{inner!r}, which no directory can hold. Use another name."
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_connected": None, "_made": set(), "_swept": False}
+
+
+class _ForeignFiles(HDFSStore):
+    """An ``HDFSStore`` to be read, whose names may have any characters."""
+
+    def _checked(self, name: str) -> str:
+        return name
+
+
+class _Pieces:
+    """The content of a local file, piece by piece, as often as it is iterated."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self._path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece
+
+
+def _is_temporary(name: str) -> bool:
+    return any(segment.startswith(TEMPORARY_PREFIX) for segment in name.split("/"))
+
+
+def _library() -> Any:
+    """The library, which no import of Hopyard loads."""
+    try:
+        return import_module("hdfs_native")
+    except ImportError:
+        raise missing_extra("hdfs-native", "hdfs", "a store on HDFS") from None
+
+
+def _checked_url(path: _PathLike) -> str:
+    """The URL of a path, without a slash at its end.
+
+    Raises:
+        UsageError: it is none of a directory on HDFS.
+    """
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+    parts = urlsplit(text)
+    if (parts.scheme and parts.scheme not in HDFS_SCHEMES) or not (parts.scheme or text.startswith("/")):
+        raise UsageError(
+            f"{path!r} is no path on HDFS. Give hdfs://host:port/path, hdfs://nameservice/path, or an absolute path, "
+            "which is on the default file system of Hadoop's configuration."
+        )
+    if "@" in parts.netloc:
+        raise UsageError(
+            f"the URL of a store on {parts.scheme}:// was given with a user in it. Leave out what stands before '@', "
+            "and set HADOOP_USER_NAME or get a Kerberos ticket by kinit."
+        )
+    if parts.query or parts.fragment:
+        raise UsageError(
+            f"the URL of a store on {parts.scheme}://{parts.netloc} goes on with '?' or '#', but it is a file system "
+            "and a path only. Give settings as config={...}."
+        )
+    if ":" in parts.path:
+        raise UsageError(f"the path {parts.path!r} holds ':', which HDFS does not take. Use another path.")
+    return f"{parts.scheme or 'hdfs'}://{parts.netloc}/{parts.path.strip('/')}".rstrip("/") or "hdfs:///"
+
+
+def _connect(url: str, name: str, config: Mapping[str, str]) -> Any:
+    """A client of the file system of a URL, which has answered.
+
+    Raises:
+        StorageError: nothing answers, or what does is no name node that serves.
+    """
+    parts = urlsplit(url)
+    address = f"{parts.scheme}://{parts.netloc}"
+    given = {*config, *_hadoop_settings()}
+    quick = {key: value for key, value in _FIRST_CALL.items() if key not in given}
+    try:
+        _library().Client(address, {**quick, **config}).get_file_info("/")
+        return _library().Client(address, dict(config))
+    except BaseException as error:
+        if not is_of_library(error):
+            raise
+        raise hdfs_error(url, name, error, False) from None
+
+
+def _hadoop_settings() -> set[str]:
+    """The names of the settings in the files of Hadoop's configuration."""
+    etree = import_module("xml.etree.ElementTree")
+    home = os.environ.get("HADOOP_HOME")
+    folder = os.environ.get("HADOOP_CONF_DIR") or (f"{home}/etc/hadoop" if home else None)
+    names: set[str] = set()
+    for file in ("core-site.xml", "hdfs-site.xml"):
+        with contextlib.suppress(OSError, etree.ParseError):  # which the library says
+            if folder is not None:
+                names |= {name.text for name in etree.parse(Path(folder) / file).iter("name")}
+    return names
