@@ -59,8 +59,8 @@ def hdfs_error(url: str, name: str, error: BaseException, writing: bool) -> Stor
         )
     if has(_SAFE_MODE):
         return UnreachableError(
-            f"{place} cannot be {action}: the name node is in safe mode and takes no changes ({said}). It leaves it once "
-            "enough data nodes have reported; `hdfs dfsadmin -safemode get` says whether it has."
+            f"{place} cannot be {action}: the name node is in safe mode and takes no changes ({said}). It leaves it "
+            "once enough data nodes have reported; `hdfs dfsadmin -safemode get` says whether it has."
         )
     if has(_STANDBY):
         return UnreachableError(

@@ -172,9 +172,12 @@ def test_a_rename_whose_answer_is_lost_is_no_conflict(
 def test_a_name_node_that_is_not_there_is_said_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     url = f"hdfs://127.0.0.1:{free_ports(1)[0]}/a"
-    with pytest.raises(UnreachableError, match=rf"{url}/x cannot be read: no name node answers \(Connection refused.*\)\. "
-                       "Look at the network and at the address"):  # fmt: skip
+    with pytest.raises(UnreachableError) as caught:
         HDFSStore(url).get("x")
+    assert str(caught.value) == (
+        f"{url}/x cannot be read: no name node answers (Connection refused (os error 111)). Look at the network and at "
+        "the address, which is that of the name node's RPC (dfs.namenode.rpc-address; often port 8020 or 9000)."
+    )
 
 
 def test_a_name_node_that_hangs_up_is_asked_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +197,7 @@ def test_a_name_node_that_hangs_up_is_asked_few_times(monkeypatch: pytest.Monkey
             HDFSStore(f"hdfs://127.0.0.1:{listening.getsockname()[1]}/a").put("x", b"1")
         listening.shutdown(socket.SHUT_RDWR)
         thread.join()
-    assert 1 <= len(asked) <= 4
+    assert 1 <= len(asked) < 12  # some thirty times, and for minutes, by the library's own settings
 
 
 def test_the_users_own_patience_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
