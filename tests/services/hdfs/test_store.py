@@ -82,7 +82,7 @@ def test_the_parts_of_a_search_lie_where_they_were_moved_to(hdfs: HdfsCluster, f
         ("", r"'' is no path on HDFS"),
         (
             "hdfs://me@host/a",
-            r"was given with a user in it. Leave out what stands before '@' and set HADOOP_USER_NAME",
+            r"was given with a user in it. Leave out what stands before '@', and set HADOOP_USER_NAME",
         ),
         (
             "hdfs://host/a?b=c",
