@@ -1,9 +1,9 @@
 # Every target works in a fresh clone: it makes .venv and installs what it needs, once.
 #   PYTHON  what .venv is made with: 3.11 or newer
-#   JOBS    processes that run tests; 0: none but pytest's own
+#   JOBS    processes that run tests, one more than two cores since many tests wait; 0: none but pytest's own
 #   ARGS    more arguments for pytest: make test ARGS="tests/data -k resume"
 PYTHON ?= python3
-JOBS ?= 2
+JOBS ?= 3
 ARGS ?=
 #   SEED    which cases of large enumerations are sampled
 SEED ?= 0

@@ -24,7 +24,7 @@ def ids(prepared):
     return sorted([*prepared.train[:]["id"].tolist(), *prepared.val[:]["id"].tolist()])
 
 
-def test_a_task_that_fails_in_the_middle_has_its_rows_there_once(spark, tmp_path, monkeypatch):
+def test_a_task_that_fails_in_the_middle_has_its_rows_there_once(spark, tmp_path, monkeypatch, request):
     folder = str(tmp_path)
 
     def fragile(batches):
@@ -46,6 +46,10 @@ def test_a_task_that_fails_in_the_middle_has_its_rows_there_once(spark, tmp_path
     monkeypatch.setattr(
         SpilledExchange, "close", lambda self: (spilled.extend(self._folder.iterdir()), close(self))
     )
+    at_once = "spark.sql.execution.arrow.maxRecordsPerBatch"  # else rows are spilled when all are there
+    before = spark.conf.get(at_once)
+    spark.conf.set(at_once, 10)
+    request.addfinalizer(lambda: spark.conf.set(at_once, before))
     frame = spark.range(0, 1, 1, 1).mapInArrow(fragile, "id long, text string")
     assert ids(prepare(frame, LocalStore(tmp_path / "store"))) == list(range(60))
     assert (tmp_path / "failed").exists()

@@ -227,7 +227,7 @@ DATA: list[tuple[Any, type[HopyardError], str]] = [
     (lambda: ((1, 2) for _ in range(3)), DataError, "An iterable must give dicts, one a row, but row 0 is a tuple."),
     (changed(label=np.zeros(5, np.int64)), DataError, "All columns must have the same number of rows, but they have: features 96, label 5."),
     (changed(features=LISTS), DataError, "Column 'features' is ragged: its rows have 1 to 3 values. Pass ragged='pad'"),
-    (changed(features=WITH_NULL), DataError, "column 'features' in 1 row (row 95). Remove those rows, or pass nulls='fill'"),
+    (changed(features=WITH_NULL), DataError, "column 'features' in 1 row (row 95). Remove those rows (where labels or weights are null there is no other way), or pass nulls='fill'"),
     (lambda: pd.DataFrame({"features": list(rows_of()["features"]), "label": [None, *[1.0] * 95]}), DataError, "The label column 'label' is null in 1 row (row 0). Labels are never filled"),
     (changed(features=rows_of()["features"].astype(complex)), DataError, "These columns hold what a dataset cannot: features (complex128)"),
     (lambda: rows_of(1), DataError, "validation=0.25 leaves the validation set empty (1 rows in all). Give another share or column, more rows"),
