@@ -109,6 +109,11 @@ class HdfsCluster:
         """The address of the first name node's web server, which speaks WebHDFS."""
         return f"127.0.0.1:{self._web[0]}"
 
+    @property
+    def running(self) -> set[str]:
+        """The names of the nodes that run: ``name0``, ``data1``..."""
+        return set(self._processes)
+
     def start(self) -> None:
         """Start the nodes that do not run, and wait until every data node has joined."""
         for number in range(self._name_nodes):

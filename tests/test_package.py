@@ -216,12 +216,6 @@ def test_a_missing_service_skips_at_home_and_fails_in_ci(
 @pytest.mark.parametrize(
     ("module", "name", "text"),
     [
-        (
-            "hopyard.storage",
-            "HDFSStore",
-            "hopyard.storage.HDFSStore ... What hopyard.storage has: Buffer, Entry,",
-        ),
-        ("hopyard", "HDFSStore", "hopyard.storage.HDFSStore ... What hopyard has: StockRoom, load_model,"),
         ("hopyard.experiment", "TorchTrial", "hopyard.experiment.TorchTrial ... Searches in Python are in"),
         ("hopyard.torch", "TorchTrial", "hopyard.experiment.TorchTrial ... What hopyard.torch has: TorchEst"),
     ],

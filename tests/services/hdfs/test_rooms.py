@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.hdfs_cluster import HdfsCluster
-from tests.storage.test_object_rooms import Stop, batches, rows, same, search
 from tests.stockroom.remotes.repositories import at, commit, content, samples
+from tests.storage.test_object_rooms import Stop, batches, rows, same, search
 
 from hopyard import open_run
 from hopyard.backend import LocalBackend
@@ -77,7 +76,9 @@ def test_an_interrupted_search_goes_on_to_the_same_bits(folder: str, tmp_path: P
         assert left.equal(right)
 
 
-def test_worker_processes_train_from_hdfs_by_the_constructor_of_cerebro(hdfs: HdfsCluster, folder: str) -> None:
+def test_worker_processes_train_from_hdfs_by_the_constructor_of_cerebro(
+    hdfs: HdfsCluster, folder: str
+) -> None:
     path = folder.removeprefix(hdfs.url)
     inline = search(HDFSStore(f"{path}/inline")).fit(rows())
     store = HDFSStore(f"{path}/a", train_path=f"{path}/train", val_path=f"{path}/val", runs_path=f"{path}/r")

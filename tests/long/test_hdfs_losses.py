@@ -1,0 +1,145 @@
+"""Nodes of HDFS die in the middle of a run and of a push, and come back: the same bits, and nothing is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.hdfs_cluster import HdfsCluster
+from tests.services.hdfs.conftest import folder, hdfs  # noqa: F401
+from tests.stockroom.remotes.repositories import at, commit, content, samples
+from tests.storage.test_object_rooms import rows, search
+
+from hopyard.backend import LocalBackend
+from hopyard.stockroom.remotes import clone, push
+from hopyard.storage import HDFSStore, LocalStore
+from hopyard.storage.base import Buffer
+from hopyard.tune import Callback
+
+
+@pytest.fixture(scope="module")
+def pair(hdfs_if_there: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster | None]:
+    """Two name nodes, of which the first is active."""
+    if hdfs_if_there is None:
+        yield None
+        return
+    cluster = HdfsCluster(tmp_path_factory.mktemp("hdfs-pair"), data_nodes=2, name_nodes=2)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+class Once(Callback):
+    """Does something after the first epoch of any trial."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action: Callable[[], None] | None = action
+
+    def on_epoch_end(self, *args: Any) -> None:
+        action, self._action = self._action, None
+        if action is not None:
+            action()
+
+
+class LosingStore(HDFSStore):
+    """Does something before the write of that number."""
+
+    def before(self, number: int, action: Callable[[], None]) -> LosingStore:
+        self._left, self._action = number, action
+        return self
+
+    def _write(self, name: str, pieces: Any, publish: Any) -> bool:
+        self._left -= 1
+        if self._left == 0:
+            self._action()
+        return super()._write(name, pieces, publish)
+
+
+def switched(cluster: HdfsCluster) -> Callable[[], None]:
+    """Kills the active name node; the other one becomes active a moment later, while its clients wait."""
+    active = 0 if "name0" in cluster.running else 1
+
+    def switch() -> None:
+        cluster.kill(f"name{active}")
+        threading.Thread(target=cluster.failover, args=(active, 1 - active)).start()
+
+    return switch
+
+
+@pytest.fixture
+def nest(
+    pair: HdfsCluster | None, hdfs: HdfsCluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[HdfsCluster]:  # noqa: F811
+    """Two name nodes, which are brought back after the test."""
+    assert pair is not None
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(pair.conf))
+    yield pair
+    pair.start()
+
+
+def test_the_active_name_node_is_killed_in_a_run(nest: HdfsCluster, tmp_path: Path) -> None:
+    expected = search(LocalStore(tmp_path)).fit(rows())
+    backend = LocalBackend(num_workers=2)
+    model = search(HDFSStore(f"{nest.url}/run"), backend=backend, callbacks=[Once(switched(nest))]).fit(
+        rows()
+    )
+    assert model.get_all_model_history() == expected.get_all_model_history()
+    assert model.run.broken_rules() == []
+
+
+def test_the_active_name_node_is_killed_in_a_push(nest: HdfsCluster, tmp_path: Path) -> None:
+    local = at(tmp_path / "local")
+    first = commit(local, image=samples(50), models={"net": {"w": np.ones(3)}})
+    last = commit(local, "dev", "d", label=samples(50))
+    store = LosingStore(f"{nest.url}/push").before(3, switched(nest))
+    push(local, at(store, "origin", index=False), ["main", "dev"])
+    _, fetched = clone(HDFSStore(f"{nest.url}/push"), tmp_path / "copy", by="Bob")
+    assert fetched.heads == {"dev": last, "main": first}
+    assert content(at(HDFSStore(f"{nest.url}/push"), "origin", index=False), first) == content(local, first)
+
+
+def test_a_data_node_is_killed_in_a_run_and_comes_back(
+    hdfs: HdfsCluster,  # noqa: F811
+    folder: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    expected = search(LocalStore(tmp_path)).fit(rows())
+    callbacks = [Once(lambda: hdfs.kill("data0"))]
+    try:
+        model = search(HDFSStore(folder), callbacks=callbacks).fit(rows())
+    finally:
+        hdfs.start()
+    assert model.get_all_model_history() == expected.get_all_model_history()
+    assert model.run.broken_rules() == []
+
+
+def test_a_replacement_is_whole_for_readers_while_a_data_node_dies(hdfs: HdfsCluster, folder: str) -> None:  # noqa: F811
+    store, contents = HDFSStore(folder), [bytes([n]) * 200_000 for n in range(4)]
+    store.put("a", contents[0])
+    strange: list[object] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            found: Buffer = store.get("a")
+            if found not in contents:
+                strange.append(len(found))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        hdfs.kill("data1")
+        for content_ in contents[1:]:
+            store.put("a", content_)
+    finally:
+        done.set()
+        reader.join()
+        hdfs.start()
+    assert strange == []
+    assert store.get("a") == contents[-1]
