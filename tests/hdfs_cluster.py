@@ -110,15 +110,15 @@ class HdfsCluster:
         return f"127.0.0.1:{self._web[0]}"
 
     @property
-    def running(self) -> set[str]:
-        """The names of the nodes that run: ``name0``, ``data1``..."""
-        return set(self._processes)
+    def active(self) -> int:
+        """The number of the active one of two name nodes."""
+        return next(number for number in range(self._name_nodes) if self._is_active(number))
 
     def start(self) -> None:
         """Start the nodes that do not run, and wait until every data node has joined."""
         for number in range(self._name_nodes):
             self.start_name_node(number)
-        if self._name_nodes > 1 and "active" not in self._states():
+        if self._name_nodes > 1 and not any(map(self._is_active, range(self._name_nodes))):
             self._tool("DFSHAAdmin", "-transitionToActive", "0")
         for number in range(self._data_nodes):
             self._run(
@@ -214,8 +214,8 @@ class HdfsCluster:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def _states(self) -> str:
-        return "".join(self._tool("DFSHAAdmin", "-getServiceState", str(n)) for n in range(self._name_nodes))
+    def _is_active(self, number: int) -> bool:
+        return self._tool("DFSHAAdmin", "-getServiceState", str(number)).strip().endswith("active")
 
     def _until_live(self, name_node: int, data_nodes: int) -> None:
         """Wait until a name node counts that many data nodes as alive."""

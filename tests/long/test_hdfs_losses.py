@@ -61,43 +61,53 @@ class LosingStore(HDFSStore):
         return super()._write(name, pieces, publish)
 
 
-def switched(cluster: HdfsCluster) -> Callable[[], None]:
+class Switch:
     """Kills the active name node; the other one becomes active a moment later, while its clients wait."""
-    active = 0 if "name0" in cluster.running else 1
 
-    def switch() -> None:
-        cluster.kill(f"name{active}")
-        threading.Thread(target=cluster.failover, args=(active, 1 - active)).start()
+    def __init__(self, cluster: HdfsCluster) -> None:
+        self._cluster, self._active = cluster, cluster.active
+        self._threads: list[threading.Thread] = []
 
-    return switch
+    def __call__(self) -> None:
+        self._cluster.kill(f"name{self._active}")
+        both = (self._active, 1 - self._active)
+        self._threads.append(threading.Thread(target=self._cluster.failover, args=both))
+        self._threads[0].start()
+
+    def undo(self) -> None:
+        """Bring the name node back."""
+        for thread in self._threads:
+            thread.join()
+        self._cluster.start()
 
 
 @pytest.fixture
-def nest(
-    pair: HdfsCluster | None, hdfs: HdfsCluster, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[HdfsCluster]:  # noqa: F811
-    """Two name nodes, which are brought back after the test."""
+def nest(pair: HdfsCluster | None, hdfs: HdfsCluster, monkeypatch: pytest.MonkeyPatch) -> HdfsCluster:  # noqa: F811
     assert pair is not None
     monkeypatch.setenv("HADOOP_CONF_DIR", str(pair.conf))
-    yield pair
-    pair.start()
+    return pair
 
 
-def test_the_active_name_node_is_killed_in_a_run(nest: HdfsCluster, tmp_path: Path) -> None:
+@pytest.fixture
+def switch(nest: HdfsCluster) -> Iterator[Switch]:
+    switch = Switch(nest)
+    yield switch
+    switch.undo()
+
+
+def test_the_active_name_node_is_killed_in_a_run(nest: HdfsCluster, switch: Switch, tmp_path: Path) -> None:
     expected = search(LocalStore(tmp_path)).fit(rows())
     backend = LocalBackend(num_workers=2)
-    model = search(HDFSStore(f"{nest.url}/run"), backend=backend, callbacks=[Once(switched(nest))]).fit(
-        rows()
-    )
+    model = search(HDFSStore(f"{nest.url}/run"), backend=backend, callbacks=[Once(switch)]).fit(rows())
     assert model.get_all_model_history() == expected.get_all_model_history()
     assert model.run.broken_rules() == []
 
 
-def test_the_active_name_node_is_killed_in_a_push(nest: HdfsCluster, tmp_path: Path) -> None:
+def test_the_active_name_node_is_killed_in_a_push(nest: HdfsCluster, switch: Switch, tmp_path: Path) -> None:
     local = at(tmp_path / "local")
     first = commit(local, image=samples(50), models={"net": {"w": np.ones(3)}})
     last = commit(local, "dev", "d", label=samples(50))
-    store = LosingStore(f"{nest.url}/push").before(3, switched(nest))
+    store = LosingStore(f"{nest.url}/push").before(3, switch)
     push(local, at(store, "origin", index=False), ["main", "dev"])
     _, fetched = clone(HDFSStore(f"{nest.url}/push"), tmp_path / "copy", by="Bob")
     assert fetched.heads == {"dev": last, "main": first}

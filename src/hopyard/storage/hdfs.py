@@ -1,18 +1,20 @@
 """Objects as files on HDFS, by the library ``hdfs-native``, which needs neither Java nor Hadoop on this machine.
 
-A write goes to a temporary file, is synced to the data nodes and closed, and renamed: to all, and after any crash,
-there is the whole object or none. ``put_new`` renames without overwriting, which the name node lets one writer do.
+A write goes to a temporary file, which is closed, so that its data nodes have it, and renamed: to all, and after any
+crash of a client or a node, there is the whole object or none. ``put_new`` renames without overwriting, which the name
+node lets one writer do. Whether data nodes sync what is closed to their disks is the cluster's setting.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from hopyard.errors import CorruptError, InvalidNameError, NotFoundError, UnreachableError, UsageError
@@ -27,11 +29,13 @@ from hopyard.storage.temporary import is_writer_gone, writer_name
 HDFS_SCHEMES = ("hdfs", "viewfs")
 """What the URL of an ``HDFSStore`` may begin with."""
 
+T = TypeVar("T")
 _PathLike = str | os.PathLike[str]
 
 _TEMPORARY = f"{TEMPORARY_PREFIX}writes"  # the folder of unfinished writes, below the store's root
 _OLD_SECONDS = 24 * 3600.0
-_ATTEMPTS = 3  # of a write while data nodes fail
+_PATIENCE = 60.0  # seconds for which what does not answer is asked again
+_LONGEST_PAUSE = 5.0
 _PIECE = 8 << 20  # bytes of a local file that are read at once
 
 # A name node that is not there is said in seconds by the first call, if the user's Hadoop does not set these.
@@ -107,24 +111,21 @@ class HDFSStore(PathStore):
 
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         path = self._path(name)
-        for attempt in range(1, _ATTEMPTS + 1):
-            reader = self._called(name, self._client(name).read, path)
-            size = len(reader)
-            stop = size if length is None else start + length
-            if start > size or stop > size:
-                raise CorruptError(
-                    f"bytes {start}..{stop} of {self.url}/{name} were asked for, but it has only {size}. "
-                    "The file was cut off or replaced: restore it from a copy, or make it again."
-                )
-            if start == stop:
-                return b""
-            try:
-                return bytes(self._called(name, reader.read_range, start, stop - start))
-            except (UnreachableError, NotFoundError):
-                # Blocks of a file that was replaced since it was opened are gone; opened again it is whole.
-                if attempt == _ATTEMPTS:
-                    raise
-        raise AssertionError("unreachable")
+        self._client(name)
+        return self._patiently(lambda: self._read(name, path, start, length))
+
+    def _read(self, name: str, path: str, start: int, length: int | None) -> bytes:
+        reader = self._called(name, self._client(name).read, path)
+        size = len(reader)
+        stop = size if length is None else start + length
+        if start > size or stop > size:
+            raise CorruptError(
+                f"bytes {start}..{stop} of {self.url}/{name} were asked for, but it has only {size}. "
+                "The file was cut off or replaced: restore it from a copy, or make it again."
+            )
+        if start == stop:
+            return b""
+        return bytes(self._called(name, reader.read_range, start, stop - start))
 
     def size(self, name: str) -> int | None:
         status = self._status(name)
@@ -187,27 +188,26 @@ class HDFSStore(PathStore):
 
     def _write(self, name: str, pieces: Iterable[Buffer], publish: Callable[[str, str, str], bool]) -> bool:
         path = self._path(validate_name(name))
+        self._client(name)
         self._sweep_once()
-        for attempt in range(1, _ATTEMPTS + 1):
-            temporary = f"{self._root_path()}/{_TEMPORARY}/{writer_name()}"
-            try:
-                self._send(name, temporary, pieces)
-                return publish(name, temporary, path)
-            except UnreachableError:  # as for some seconds after a data node died
-                if attempt == _ATTEMPTS:
-                    raise
-            finally:
-                with contextlib.suppress(Exception):
-                    self._client().delete(temporary)
-        raise AssertionError("unreachable")
+        return self._patiently(lambda: self._written(name, path, pieces, publish))
 
-    def _send(self, name: str, temporary: str, pieces: Iterable[Buffer]) -> None:
+    def _written(
+        self, name: str, path: str, pieces: Iterable[Buffer], publish: Callable[[str, str, str], bool]
+    ) -> bool:
+        temporary = f"{self._root_path()}/{_TEMPORARY}/{writer_name()}"
         options = _library().WriteOptions(overwrite=False, create_parent=True)
         writer = self._called(name, self._client(name).create, temporary, options, writing=True)
-        for piece in pieces:
-            self._called(name, writer.write, piece, writing=True)
-        self._called(name, writer.hsync, writing=True)
-        self._called(name, writer.close, writing=True)
+        try:
+            for piece in pieces:
+                self._called(name, writer.write, piece, writing=True)
+            # hsync would bring it to the disks, but waits for ever where a data node of the pipeline is dead (0.14.7).
+            self._called(name, writer.close, writing=True)
+            return publish(name, temporary, path)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._client(name).delete(temporary)
+            raise
 
     def _rename_over(self, name: str, temporary: str, path: str) -> bool:
         self._rename(name, temporary, path, overwrite=True)
@@ -297,6 +297,22 @@ class HDFSStore(PathStore):
                         self._client().delete(status.path)
 
     # The library
+
+    def _patiently(self, action: Callable[[], T]) -> T:
+        """The result of an action that can be repeated, once nodes answer.
+
+        When a node died it is some seconds until clients are no longer sent to it; blocks of a file that was replaced
+        since it was opened are gone, and opened again it is whole.
+        """
+        end, pause = time.monotonic() + _PATIENCE, 0.25
+        while True:
+            try:
+                return action()
+            except UnreachableError:
+                if time.monotonic() > end:
+                    raise
+            threading.Event().wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _client(self, name: str = "") -> Any:
         check_process("HDFSStore")

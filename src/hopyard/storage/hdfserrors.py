@@ -94,8 +94,8 @@ def hdfs_error(url: str, name: str, error: BaseException, writing: bool) -> Stor
         )
     if isinstance(error, OSError):
         return UnreachableError(
-            f"{place} cannot be {action}: no name node answers ({said}). Look at the network and at the address, which "
-            "is that of the name node's RPC (dfs.namenode.rpc-address; often port 8020 or 9000)."
+            f"{place} cannot be {action}: no node answers ({said}). Look at the network, at the data nodes, and at the "
+            "address, which is that of the name node's RPC (dfs.namenode.rpc-address; often port 8020 or 9000)."
         )
     return StorageError(f"{place} cannot be {action}: {said}. Look at the name node's log.")
 

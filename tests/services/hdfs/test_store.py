@@ -27,6 +27,7 @@ from hopyard.errors import (
     UsageError,
 )
 from hopyard.storage import HDFSStore, open_store
+from hopyard.storage import hdfs as hdfs_module
 
 
 class TestHDFSStore(OwnSuite):
@@ -175,8 +176,9 @@ def test_a_name_node_that_is_not_there_is_said_within_seconds(monkeypatch: pytes
     with pytest.raises(UnreachableError) as caught:
         HDFSStore(url).get("x")
     assert str(caught.value) == (
-        f"{url}/x cannot be read: no name node answers (Connection refused (os error 111)). Look at the network and at "
-        "the address, which is that of the name node's RPC (dfs.namenode.rpc-address; often port 8020 or 9000)."
+        f"{url}/x cannot be read: no node answers (Connection refused (os error 111)). Look at the network, at the data "
+        "nodes, and at the address, which is that of the name node's RPC (dfs.namenode.rpc-address; often port 8020 or "
+        "9000)."
     )
 
 
@@ -193,7 +195,7 @@ def test_a_name_node_that_hangs_up_is_asked_few_times(monkeypatch: pytest.Monkey
 
         thread = threading.Thread(target=hang_up, daemon=True)
         thread.start()
-        with pytest.raises(UnreachableError, match="no name node answers"):
+        with pytest.raises(UnreachableError, match="no node answers"):
             HDFSStore(f"hdfs://127.0.0.1:{listening.getsockname()[1]}/a").put("x", b"1")
         listening.shutdown(socket.SHUT_RDWR)
         thread.join()
@@ -214,9 +216,7 @@ def test_without_a_default_file_system_it_is_said_where_settings_are(monkeypatch
         StorageError, match=r"No fs.defaultFS setting found. Set HADOOP_CONF_DIR to the folder with"
     ):
         HDFSStore("/a").get("x")
-    with pytest.raises(
-        StorageError, match=r"No NameNode hosts found. Set HADOOP_CONF_DIR|no name node answers"
-    ):
+    with pytest.raises(StorageError, match=r"No NameNode hosts found. Set HADOOP_CONF_DIR|no node answers"):
         HDFSStore("hdfs://nowhere/a").get("x")
 
 
@@ -252,7 +252,10 @@ def test_a_quota_that_is_used_up_is_a_full_store(store: HDFSStore, hdfs: HdfsClu
     assert [entry.name for entry in store.list()] == ["a", "b"]
 
 
-def test_in_safe_mode_it_is_read_and_not_written(store: HDFSStore, hdfs: HdfsCluster) -> None:
+def test_in_safe_mode_it_is_read_and_not_written(
+    store: HDFSStore, hdfs: HdfsCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hdfs_module, "_PATIENCE", 0.0)
     store.put("a", b"1")
     hdfs.admin("-safemode", "enter")
     try:
