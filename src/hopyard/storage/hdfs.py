@@ -190,24 +190,29 @@ class HDFSStore(PathStore):
         path = self._path(validate_name(name))
         self._client(name)
         self._sweep_once()
-        return self._patiently(lambda: self._written(name, path, pieces, publish))
+        temporary = self._patiently(lambda: self._sent(name, pieces))
+        try:
+            # Apart from the sending: what was renamed, without an answer, would seem to be another writer's then.
+            return self._patiently(lambda: publish(name, temporary, path))
+        finally:
+            with contextlib.suppress(Exception):  # of another writer that won, or an error
+                self._client(name).delete(temporary)
 
-    def _written(
-        self, name: str, path: str, pieces: Iterable[Buffer], publish: Callable[[str, str, str], bool]
-    ) -> bool:
+    def _sent(self, name: str, pieces: Iterable[Buffer]) -> str:
+        """The path of a new file with the pieces."""
         temporary = f"{self._root_path()}/{_TEMPORARY}/{writer_name()}"
         options = _library().WriteOptions(overwrite=False, create_parent=True)
         writer = self._called(name, self._client(name).create, temporary, options, writing=True)
         try:
             for piece in pieces:
                 self._called(name, writer.write, piece, writing=True)
-            # hsync would bring it to the disks, but waits for ever where a data node of the pipeline is dead (0.14.7).
+            # hsync would bring it to the disks, but waits for ever beside a dead data node (0.14.7).
             self._called(name, writer.close, writing=True)
-            return publish(name, temporary, path)
         except BaseException:
             with contextlib.suppress(Exception):
                 self._client(name).delete(temporary)
             raise
+        return temporary
 
     def _rename_over(self, name: str, temporary: str, path: str) -> bool:
         self._rename(name, temporary, path, overwrite=True)

@@ -150,18 +150,27 @@ def test_a_rename_whose_answer_is_lost_is_no_conflict(
     client, renamed = store._client(), []
 
     class Losing:
+        """The answer to a rename is lost, and so is the next request."""
+
         def __getattr__(self, name: str) -> Any:
             return getattr(client, name)
 
         def rename(self, before: str, after: str, overwrite: bool) -> None:
+            renamed.append(before)
             client.rename(before, after, overwrite)
-            renamed.append(after)
-            raise OSError("connection reset")
+            if renamed.count(before) == 1:
+                raise OSError("connection reset")
+
+        def get_file_info(self, path: str) -> Any:
+            if renamed.count(path) == 1:
+                renamed.append(path)
+                raise OSError("connection reset")
+            return client.get_file_info(path)
 
     monkeypatch.setattr(store, "_connected", Losing())
     assert store.put_new("a", b"1") is True
     store.put("a", b"2")
-    assert len(renamed) == 2
+    assert len(renamed) == 6
     monkeypatch.undo()
     assert store.get("a") == b"2"
     assert store.put_new("a", b"3") is False
@@ -176,9 +185,9 @@ def test_a_name_node_that_is_not_there_is_said_within_seconds(monkeypatch: pytes
     with pytest.raises(UnreachableError) as caught:
         HDFSStore(url).get("x")
     assert str(caught.value) == (
-        f"{url}/x cannot be read: no node answers (Connection refused (os error 111)). Look at the network, at the data "
-        "nodes, and at the address, which is that of the name node's RPC (dfs.namenode.rpc-address; often port 8020 or "
-        "9000)."
+        f"{url}/x cannot be read: no node answers (Connection refused (os error 111)). Look at the network, at the "
+        "data nodes, and at the address, which is that of the name node's RPC (dfs.namenode.rpc-address; often port "
+        "8020 or 9000)."
     )
 
 
