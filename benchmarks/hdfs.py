@@ -1,0 +1,70 @@
+"""Claim: a store on HDFS reads as fast as its client.
+
+    HOPYARD_HADOOP=hadoop-client-minicluster-X.jar python benchmarks/hdfs.py [--megabytes 256] [--repeats 5]
+
+One name node and two data nodes of Hadoop on this machine. Prints one JSON line: MB/s of ``HDFSStore.get`` of a whole
+file, beside hdfs-native's own stream over the same file, in turns. CONTRIBUTING.md says how to get Hadoop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from hopyard.storage import HDFSStore
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tests import hdfs_cluster
+
+
+def seconds(action: Callable[[], int], size: int) -> float:
+    started = time.perf_counter()
+    assert action() == size
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    missing = hdfs_cluster.missing()
+    if missing is not None:
+        print(f"benchmarks/hdfs.py needs {missing}: left out", file=sys.stderr)
+        return
+    size = arguments.megabytes * 1_000_000
+    with tempfile.TemporaryDirectory(prefix="hopyard-bench-") as folder:
+        cluster = hdfs_cluster.HdfsCluster(Path(folder))
+        try:
+            cluster.start()
+            import hdfs_native
+
+            store = HDFSStore(f"{cluster.url}/bench")
+            store.put("file", np.random.default_rng(0).bytes(size))
+            reader = hdfs_native.Client(cluster.url)
+
+            def streamed() -> int:
+                return sum(len(piece) for piece in reader.read("/bench/file").read_range_stream(0, size))
+
+            ours, theirs = [], []
+            for _ in range(arguments.repeats):
+                ours.append(seconds(lambda: len(store.get("file")), size))
+                theirs.append(seconds(streamed, size))
+        finally:
+            cluster.stop()
+    value, peer = (round(size / 1e6 / statistics.median(times)) for times in (ours, theirs))
+    line = {"name": "read a file from HDFS", "value": value, "unit": "MB/s", "peer": peer}
+    ratio = statistics.median(their / our for our, their in zip(ours, theirs, strict=True))
+    print(json.dumps(line | {"ratio": round(ratio, 3)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
