@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from hopyard.backend import InlineBackend, LocalBackend
-from hopyard.errors import Evidence, RunError, StorageError, StorageFullError, TrialError, WorkerLostError
+from hopyard.errors import (
+    Evidence,
+    RunError,
+    StorageError,
+    StorageFullError,
+    TrialError,
+    UnreachableError,
+    WorkerLostError,
+)
 from hopyard.hopper.history import broken_rules, committed_units
 from hopyard.hopper.work import Options
 from hopyard.storage import LocalStore, MemoryStore
@@ -185,6 +193,27 @@ def test_a_full_disk_pauses_the_run_with_a_message_and_the_outcome_is_the_same(
             "or press Ctrl-C, make space, and run the same script again."
         ),
         "there is space again: the run goes on.",
+    ]
+
+
+def test_a_store_that_does_not_answer_pauses_the_run_and_the_outcome_is_the_same(
+    game: Any, result_of: Any
+) -> None:
+    expected = result_of(game(MemoryStore(), InlineBackend(), 1).play())
+    gone = iter([True] * 3)
+
+    def no_answer(request: Any) -> None:
+        if request.unit.visit == 3 and next(gone, False):
+            raise UnreachableError("hdfs://nest/a cannot be written: no node answers.")
+
+    run = game(MemoryStore(), InlineBackend(), 1, options=Options(retry_seconds=0.01), behaviour=no_answer)
+    assert result_of(run.play()) == expected
+    assert run.messages == [
+        (
+            "paused: hdfs://nest/a cannot be written: no node answers. The run goes on by itself once the store "
+            "answers; or press Ctrl-C, and run the same script again later."
+        ),
+        "the store answers again: the run goes on.",
     ]
 
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 from tests.sampling import moments
 
+from hopyard.errors import UnreachableError
 from hopyard.hopper.journal import read_records
 from hopyard.storage import LocalStore
 from hopyard.storage.faults import Fault, FaultyStore
@@ -169,22 +170,46 @@ def test_a_trial_that_kills_its_worker_twice_fails_with_its_last_words_and_the_o
         assert "these are my last words" in trial.error.describe()
 
 
+@pytest.mark.parametrize("action", ["full", "unreachable"])
 @pytest.mark.parametrize("match", ["runs/*/journal/*", "runs/*/0*/*", "train_data/*", "val_data/*"])
-def test_a_disk_that_is_full_for_a_while_pauses_the_run_and_changes_no_result(
-    match: str, search: Any, make_rows: Any, contents_of: Any, tmp_path: Path, monkeypatch: Any
+def test_a_store_that_is_full_or_away_for_a_while_pauses_the_run_and_changes_no_result(
+    action: Any, match: str, search: Any, make_rows: Any, contents_of: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """Full while it prepares, in the middle of a unit, or of a journal segment."""
+    """So while it prepares, in the middle of a unit, or of a journal segment."""
     undisturbed = search(LocalStore(tmp_path / "undisturbed")).fit(make_rows())
     space_made = tmp_path / "space"
-    monkeypatch.setattr("hopyard.storage.full._FIRST_WAIT", 0.02)
+    monkeypatch.setattr("hopyard.storage.waiting._FIRST_WAIT", 0.02)
     monkeypatch.setattr("hopyard.hopper.hopper.Options.retry_seconds", 0.02)
     store = FaultyStore(
-        LocalStore(tmp_path / "store"), Fault("full", at=2, times=10**6, match=match, until=space_made)
+        LocalStore(tmp_path / "store"), Fault(action, at=2, times=10**6, match=match, until=space_made)
     )
     said = when_paused(monkeypatch, space_made.touch)
     model = search(store).fit(make_rows())
     assert contents_of(model.run) == contents_of(undisturbed.run)
     assert sum("paused: " in message for message in said) == 1
+
+
+def test_a_write_that_happened_without_an_answer_changes_no_result(
+    search: Any, make_rows: Any, contents_of: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Walks through the writes of a run. Only before it has begun, its first call may end with the error."""
+    expected = contents_of(search(LocalStore(tmp_path / "undisturbed")).fit(make_rows()).run)
+    monkeypatch.setattr("hopyard.storage.waiting._FIRST_WAIT", 0.02)
+    monkeypatch.setattr("hopyard.hopper.hopper.Options.retry_seconds", 0.02)
+    ended = 0
+    for moment in moments("unanswered", quick=8, ci=2):
+        store = FaultyStore(LocalStore(tmp_path / str(moment)), Fault("unanswered", at=1 + moment))
+        try:
+            run = search(store).fit(make_rows()).run
+        except UnreachableError:
+            ended += 1
+            run = search(store).fit(make_rows()).run
+        assert contents_of(run) == expected, f"write {moment}: {store.writes[moment]}"
+        assert run.broken_rules() == []
+        if len(store.writes) <= moment:
+            break
+    assert moment > 25, "a run should have that many writes"
+    assert ended < 8
 
 
 def test_a_real_file_system_that_is_full_pauses_the_run(
@@ -212,7 +237,7 @@ def test_a_real_file_system_that_is_full_pauses_the_run(
         said = when_paused(monkeypatch, make_space)
         model = search(LocalStore(folder), callbacks=[Fill()]).fit(make_rows())
         assert contents_of(model.run) == contents_of(undisturbed.run)
-        assert statuses == ["waits for space"]
+        assert statuses == ["waits for its store"]
         assert json.loads(LocalStore(folder).runs.at(model.run.run_id).get("lease"))["is_full"] is False
     assert any("paused: no space is left for" in message for message in said)
 

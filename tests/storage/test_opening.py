@@ -8,7 +8,7 @@ from hopyard import __version__
 from hopyard.errors import CorruptError, FormatError, NotFoundError, StorageFullError, UsageError
 from hopyard.storage import LocalStore, MemoryStore, open_store
 from hopyard.storage.format import check_format, claim_format, format_header, read_format, root_format
-from hopyard.storage.full import wait_for_space
+from hopyard.storage.waiting import wait_for_store
 
 
 def test_paths_and_urls_open_stores(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_waiting_for_space_announces_once_and_repeats_with_growing_waits() -> No
         waits.append(seconds)
         return False
 
-    assert wait_for_space(action, messages.append, wait) == "done"
+    assert wait_for_store(action, messages.append, wait) == "done"
     assert waits == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
     message = "paused: no space is left for x: 0 MB are free. Make space there. "
     assert messages == [message + "It goes on by itself as soon as there is space."]
@@ -122,4 +122,4 @@ def test_giving_up_raises_what_the_store_said() -> None:
         raise StorageFullError("full")
 
     with pytest.raises(StorageFullError, match=r"full"):
-        wait_for_space(action, lambda message: None, wait=lambda seconds: True)
+        wait_for_store(action, lambda message: None, wait=lambda seconds: True)

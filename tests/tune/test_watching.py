@@ -31,11 +31,9 @@ def test_a_watcher_is_told_when_the_driver_waits_for_space_and_when_it_goes_on(
     out = io.StringIO()
     with ProgressDisplay(console=Console(file=out, width=120)) as progress:
         watch(folder, run_id, progress, wait=lambda seconds: next(steps)())
-    said = [
-        line for line in out.getvalue().splitlines() if line.startswith(("the run waits", "there is space"))
-    ]
+    said = [line for line in out.getvalue().splitlines() if line.startswith("the run")]
     assert said == [
-        "the run waits: its disk is full. It goes on by itself once there is space.",
-        "there is space again: the run goes on.",
+        "the run waits: its store is full, or does not answer. It goes on by itself once it can.",
+        "the run goes on.",
     ]
     assert open_run(store, run_id).status == "completed"

@@ -25,7 +25,7 @@ from hopyard.tune.listing import RunSummary, find_run, summary
 from hopyard.tune.rows import epochs_of
 from hopyard.wording import counted
 
-_DRIVEN = ("running", "paused", "waits for space")
+_DRIVEN = ("running", "paused", "waits for its store")
 
 app: typer.Typer = typer.Typer(help="Look at runs, steer them, and continue them.", no_args_is_help=True)
 

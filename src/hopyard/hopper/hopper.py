@@ -42,6 +42,7 @@ from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.hopper.watcher import Watcher
 from hopyard.hopper.work import Options, UnitOutcome, Work, evidence_of, unit_record
 from hopyard.storage import Store
+from hopyard.storage.waiting import PASSING, until
 
 Observer: TypeAlias = Callable[[RunState, JournalRecord], None]
 """Called on the driver with every record, in order, when the state is as that record left it."""
@@ -127,7 +128,7 @@ class Hopper:
         self._shown: set[tuple[type[Exception], str, int | None]] = set()
         self._timer: threading.Timer | None = None
         self._stopping: str | None = None
-        self._full = False
+        self._waits_until: str | None = None  # what the run waits for, in words
         self._held = False
         """Whether a user has paused the run."""
         self._watcher = Watcher(
@@ -247,8 +248,8 @@ class Hopper:
         self._left_behind = True
         if error is None:
             self._fail(ended.start, ended.future.result().errors)
-        elif isinstance(error, StorageFullError):
-            self._pause_for_space(ended.start.unit, error)
+        elif isinstance(error, PASSING):
+            self._pause(ended.start.unit, error)
         elif isinstance(error, StateLostError) and self._is_behind(ended.start.unit.pack):
             self._state_lost(ended.start.unit.pack, error)
         elif isinstance(error, WorkerLostError | UnitTimeoutError):
@@ -270,7 +271,7 @@ class Hopper:
         )
         if trains and state is not None:
             self._saved_at[unit.pack] = record["z"]
-        self._space_again()
+        self._store_again()
         self._decisions.check_measured(record)
         # The searcher is asked here, before the scheduler goes on, so that a trial that it stops
         # starts nothing more.
@@ -361,7 +362,7 @@ class Hopper:
 
     # What goes wrong ------------------------------------------------------------------------
 
-    def _pause_for_space(self, unit: Unit, error: StorageFullError) -> None:
+    def _pause(self, unit: Unit, error: StorageError) -> None:
         self._roll_back([unit.pack], str(error))
         was_paused = self._scheduler.paused
         self._scheduler.pause()  # first, or the worker would begin what ends in the same way
@@ -371,19 +372,20 @@ class Hopper:
         self._timer = threading.Timer(self._options.retry_seconds, self._events.put, (_Retry(),))
         self._timer.daemon = True
         self._timer.start()
-        if not self._full:
-            self._full = True
+        if self._waits_until is None:
+            self._waits_until = until(error)
             self._journal.tell_full(True)
+            full = isinstance(error, StorageFullError)
             self._announce(
-                f"paused: {error} The run goes on by itself once there is space; "
-                "or press Ctrl-C, make space, and run the same script again."
+                f"paused: {error} The run goes on by itself once {self._waits_until}; or press Ctrl-C, "
+                f"{'make space, and run the same script again' if full else 'and run the same script again later'}."
             )
 
-    def _space_again(self) -> None:
-        if self._full and not self._scheduler.paused:
-            self._full = False
+    def _store_again(self) -> None:
+        if self._waits_until is not None and not self._scheduler.paused:
+            self._announce(f"{self._waits_until} again: the run goes on.")
+            self._waits_until = None
             self._journal.tell_full(False)
-            self._announce("there is space again: the run goes on.")
 
     def _roll_back(self, packs: Sequence[int], why: str) -> None:
         """Set packs back to their durable progress, where more of it was only in the memory of a lost worker."""

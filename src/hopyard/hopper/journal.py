@@ -25,12 +25,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from hopyard.errors import StorageError, StorageFullError
+from hopyard.errors import StorageError
 from hopyard.hopper.segments import FOLDER, Segments
 from hopyard.hopper.state import JournalRecord, trial_folder, units_states
 from hopyard.objects.lease import Lease, holder_of
 from hopyard.storage import Store
-from hopyard.storage.full import wait_for_space
+from hopyard.storage.waiting import PASSING, wait_for_store
 
 __all__ = [
     "FOLDER",
@@ -83,7 +83,7 @@ def has_records(store: Store) -> bool:
 def holder(store: Store) -> dict[str, Any] | None:
     """Driver of the run in ``store`` now (``host``, ``pid``, ``since``, ``driver``); None: nobody.
 
-    ``is_full`` is True while the driver waits for space.
+    ``is_full`` is True while the driver waits for its store: for space, or for an answer.
     """
     held = holder_of(store, _LEASE)
     if held is not None:
@@ -149,7 +149,7 @@ class Journal:
         unsynced: units leave their states as ``Store.unsynced`` does; they become durable before the record that
             names them.
         announce: called with a message when the disk is full, or a damaged end was cut off.
-        wait: see ``hopyard.storage.full.wait_for_space``; closing the journal ends the wait by default.
+        wait: see ``hopyard.storage.waiting.wait_for_store``; closing the journal ends the wait by default.
 
     Raises:
         RunHeldError: another driver holds the run.
@@ -216,7 +216,7 @@ class Journal:
         return {"driver": self.driver, **_whereabouts()}
 
     def tell_full(self, is_full: bool) -> None:
-        """Let callers of ``holder`` know whether the run waits for space."""
+        """Let callers of ``holder`` know whether the run waits for its store."""
         with contextlib.suppress(StorageError):
             if is_full:
                 self._store.delete(_SPACE)
@@ -309,14 +309,14 @@ class Journal:
             told.append(message)
             self._announce(message)
 
-        wait_for_space(lambda: self._segments.append(body), announce=announce, wait=self._wait)
+        wait_for_store(lambda: self._segments.append(body), announce=announce, wait=self._wait)
         if told:
             self.tell_full(False)
 
     def _tidy(self, stopping: bool) -> None:
         """Keep the number of objects small, without making writers wait."""
         # It can wait; what counts is written.
-        with contextlib.suppress(StorageFullError):
+        with contextlib.suppress(*PASSING):
             self._merge_if(self._merge_at // 4 if stopping else self._merge_at)
         with contextlib.suppress(StorageError):
             while self._segments.tidy(at_most=2) and (stopping or self._queue.empty()):

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from hopyard.errors import CorruptError, NotFoundError, RunHeldError, StorageError
+from hopyard.errors import CorruptError, NotFoundError, RunHeldError, StorageError, UnreachableError
 from hopyard.objects import digest
 from hopyard.storage import Store
 from hopyard.storage.format import check_format, format_header
@@ -74,6 +74,8 @@ class Segments:
         self._is_from_archive = False
         """Whether the segment ``last`` was read from an archive: a torn one came behind it, and was cut off."""
         self._own: dict[int, bytes] = {}
+        self._unanswered: tuple[int, bytes] | None = None
+        """Number and content of an append that ended without an answer."""
         self._merged: deque[str] = deque()
         """Names of objects whose segments an archive holds, to be deleted."""
 
@@ -176,9 +178,18 @@ class Segments:
 
         Raises:
             RunHeldError: another process has taken the number.
+            UnreachableError: the store did not answer. The same records may be appended again.
         """
-        number = self.last + 1
-        taken = not self._store.put_new(_name(number), body + _mark(body))
+        number, data = self.last + 1, body + _mark(body)
+        try:
+            taken = not self._store.put_new(_name(number), data)
+        except UnreachableError:
+            self._unanswered = (
+                (number, data) if body else None
+            )  # all empty segments are alike, whoever writes them
+            raise
+        if taken and self._unanswered == (number, data) and self._store.get(_name(number)) == data:
+            taken = False  # by the attempt without an answer
         if not taken and self._is_overtaken():
             self._store.delete(_name(number))
             taken = True

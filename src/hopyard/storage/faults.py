@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hopyard.errors import StorageError, StorageFullError
+from hopyard.errors import StorageError, StorageFullError, UnreachableError
 from hopyard.storage.base import Buffer, Entry, Store
 
-Action = Literal["full", "error", "kill_before", "kill_after"]
+Action = Literal["full", "error", "unreachable", "unanswered", "kill_before", "kill_after"]
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,9 @@ class Fault:
     """Fault of a store: an action, and the writes that it concerns.
 
     Attributes:
-        action: ``"full"`` raises StorageFullError and ``"error"`` StorageError, without a write;
-            ``"kill_before"`` and ``"kill_after"`` end this process by SIGKILL before or after the write.
+        action: ``"full"`` raises StorageFullError, ``"error"`` StorageError and ``"unreachable"`` UnreachableError,
+            without a write; ``"unanswered"`` raises UnreachableError after the write; ``"kill_before"`` and
+            ``"kill_after"`` end this process by SIGKILL before or after the write.
         at: the first write that it concerns, counted from 1 among matching writes, per process.
         times: number of writes from there on.
         match: pattern (``fnmatch``) of the names concerned, relative to the store that was wrapped.
@@ -98,8 +99,8 @@ class FaultyStore(Store):
         """Names of all writes that were begun in this process, in order."""
         return list(self._counts.names)
 
-    def _before(self, name: str) -> bool:
-        """Fail if it is time to; True if the process is to end after the write."""
+    def _before(self, name: str) -> set[Action]:
+        """Fail if it is time to; the actions for after the write."""
         actions = self._counts.next(self._label + name)
         if "kill_before" in actions:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -110,28 +111,36 @@ class FaultyStore(Store):
             )
         if "error" in actions:
             raise StorageError(f"writing {name!r} in {self.url} failed (injected). Look at the fault.")
-        return "kill_after" in actions
+        if "unreachable" in actions:
+            raise self._no_answer(name)
+        return actions
 
-    @staticmethod
-    def _after(kill: bool) -> None:
-        if kill:
+    def _after(self, name: str, actions: set[Action]) -> None:
+        if "kill_after" in actions:
             os.kill(os.getpid(), signal.SIGKILL)
+        if "unanswered" in actions:
+            raise self._no_answer(name)
+
+    def _no_answer(self, name: str) -> UnreachableError:
+        return UnreachableError(
+            f"writing {name!r} in {self.url} got no answer (injected). Look at the fault."
+        )
 
     def put(self, name: str, data: Buffer) -> None:
-        kill = self._before(name)
+        actions = self._before(name)
         self._inner.put(name, data)
-        self._after(kill)
+        self._after(name, actions)
 
     def put_new(self, name: str, data: Buffer) -> bool:
-        kill = self._before(name)
+        actions = self._before(name)
         done = self._inner.put_new(name, data)
-        self._after(kill)
+        self._after(name, actions)
         return done
 
     def put_file(self, name: str, path: Path) -> None:
-        kill = self._before(name)
+        actions = self._before(name)
         self._inner.put_file(name, path)
-        self._after(kill)
+        self._after(name, actions)
 
     @property
     def url(self) -> str:

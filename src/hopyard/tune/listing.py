@@ -110,4 +110,4 @@ def status_of(finished: str | None, paused: bool, held: Mapping[str, Any] | None
         return "interrupted"
     if paused:
         return "paused"
-    return "waits for space" if held.get("is_full") else "running"
+    return "waits for its store" if held.get("is_full") else "running"

@@ -61,9 +61,10 @@ class Run:
 
     @property
     def status(self) -> str:
-        """``"running"``; ``"paused"`` by a user; ``"waits for space"`` on a full disk; ``"interrupted"``: its driver is
-        gone; ``"completed"``; ``"failed"``: every trial has, be it after an extension; or what ended it before that:
-        ``"stopped"`` by a user, ``"time budget"``. All but the completed and failed ones can go on."""
+        """``"running"``; ``"paused"`` by a user; ``"waits for its store"``, which is full or does not answer;
+        ``"interrupted"``: its driver is gone; ``"completed"``; ``"failed"``: every trial has, be it after an extension;
+        or what ended it before that: ``"stopped"`` by a user, ``"time budget"``. All but the completed and failed ones
+        can go on."""
         return status_of(self.state.finished, self.state.paused, self.holder)
 
     def pause(self) -> str:

@@ -11,7 +11,7 @@ from hopyard.tune.asking import WAIT
 from hopyard.tune.listing import check_header, status_of
 from hopyard.tune.progress import ProgressDisplay
 
-FULL = "the run waits: its disk is full. It goes on by itself once there is space."
+FULL = "the run waits: its store is full, or does not answer. It goes on by itself once it can."
 
 
 def watch(
@@ -34,7 +34,7 @@ def watch(
     while held is not None:
         if bool(held.get("is_full")) != was_full:
             was_full = not was_full
-            progress.say(FULL if was_full else "there is space again: the run goes on.")
+            progress.say(FULL if was_full else "the run goes on.")
         wait(every)
         held = holder(folder)
         for record in tail.new():

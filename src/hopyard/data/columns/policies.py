@@ -202,9 +202,9 @@ def refuse_nulls(
     refused = [f"column {name!r} in {rows}" for name, rows in found.items() if f"{name}_mask" not in added]
     if refused and nulls == "error":
         raise NullsError(
-            f"There are null values: {'; '.join(refused)}. Remove those rows (where labels or weights are null there is "
-            "no other way), or pass nulls='fill' (0, False or an empty string instead) or nulls='mask' (filled, and a "
-            "column <name>_mask that is True there). A search can also learn what to put there: "
+            f"There are null values: {'; '.join(refused)}. Remove those rows (where labels or weights are null there "
+            "is no other way), or pass nulls='fill' (0, False or an empty string instead) or nulls='mask' (filled, and "
+            "a column <name>_mask that is True there). A search can also learn what to put there: "
             "preprocess=[Impute('column'), ...]."
         )
 

@@ -363,9 +363,9 @@ def _policies(
         if its is not None and its.nulls and options.nulls == "error":
             found = f"{its.where}: column {name!r} has {its.nulls} nulls"
             raise NullsError(
-                f"{found}, which training cannot use. Drop or fill them (drop them where they are labels or weights), or "
-                "open or prepare the data with nulls='fill' (0, False or an empty string instead) or nulls='mask' (filled, "
-                "and a column <name>_mask that is True there); or leave the column out with columns=[...].",
+                f"{found}, which training cannot use. Drop or fill them (drop them where they are labels or weights), "
+                "or open or prepare the data with nulls='fill' (0, False or an empty string instead) or nulls='mask' "
+                "(filled, and a column <name>_mask that is True there); or leave the column out with columns=[...].",
                 found,
             )
         if options.nulls != "error" and (its is None or its.nulls):

@@ -35,7 +35,7 @@ from hopyard.storage.base import Store
 from hopyard.storage.visible import wait_for_objects
 
 Repeat = Callable[[Callable[[], Any]], Any]
-"""Runs a write until there is space for it; see ``storage.full``."""
+"""Runs a write until the store takes it; see ``storage.waiting``."""
 
 
 def known_fingerprint(request: Request, store: Store) -> str | None:

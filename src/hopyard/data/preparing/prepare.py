@@ -24,7 +24,7 @@ from hopyard.data.preparing.request import Watch, request_of
 from hopyard.data.ragged import Ragged
 from hopyard.storage import open_store
 from hopyard.storage.base import Store
-from hopyard.storage.full import wait_for_space
+from hopyard.storage.waiting import wait_for_store
 
 _log = logging.getLogger("hopyard")
 
@@ -63,7 +63,8 @@ def prepare(
         progress: called with (rows written, rows in all) as they are.
         masked: columns whose nulls are filled and marked in a bool column ``<name>_mask``, under any ``nulls``.
         compress_sparse: keep the vectors of Spark ML in a Spark DataFrame sparse in the files; batches are dense.
-        wait: if given, a full store pauses the preparation; see :func:`hopyard.storage.full.wait_for_space`.
+        wait: if given, a full store, or one that does not answer, pauses the preparation; see
+            :func:`hopyard.storage.waiting.wait_for_store`.
         announce: called with a message about such a pause.
         accept: called with the number of row groups that training data will have, before anything is written;
             an error that it raises ends the preparation.
@@ -143,4 +144,4 @@ def peek(
 def _repeat(wait: Callable[[float], bool] | None, announce: Callable[[str], None]) -> Repeat:
     if wait is None:
         return lambda action: action()
-    return lambda action: wait_for_space(action, announce, wait)
+    return lambda action: wait_for_store(action, announce, wait)
