@@ -159,7 +159,7 @@ class HDFSStore(PathStore):
         )
         return sorted(name for name in names if not _is_temporary(name))
 
-    def _listed(self, prefix: str, recursive: bool) -> list[Any]:
+    def _listed(self, prefix: str, recursive: bool) -> Sequence[Any]:
         """What is below a prefix; nothing where that is an object."""
         path = self._path(prefix) if prefix else self._root_path() or "/"
         try:
