@@ -22,17 +22,13 @@ from hopyard.tune import Callback
 
 
 @pytest.fixture(scope="module")
-def pair(hdfs_if_there: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster | None]:
-    """Two name nodes, of which the first is active."""
+def pair(hdfs_if_there: Any, tmp_path_factory: pytest.TempPathFactory) -> HdfsCluster | None:
+    """Two name nodes, of which the first is active; they end with this process, as ``hdfs_if_there``."""
     if hdfs_if_there is None:
-        yield None
-        return
+        return None
     cluster = HdfsCluster(tmp_path_factory.mktemp("hdfs-pair"), data_nodes=2, name_nodes=2)
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.stop()
+    cluster.start()
+    return cluster
 
 
 class Once(Callback):
