@@ -25,6 +25,8 @@ _PATIENCE = 120.0  # seconds
 # A node lives until its standard input is closed: by ``kill``, or with the process that started it.
 _UNTIL_CLOSED = '"$@" < /dev/null & read -r nothing; kill -9 $!; wait'
 
+_lasting: list[HdfsCluster] = []
+
 _LOGGING = """
 rootLogger.level = warn
 rootLogger.appenderRef.out.ref = out
@@ -249,6 +251,11 @@ def hdfs_if_there(tmp_path_factory: pytest.TempPathFactory) -> HdfsCluster | Non
     """
     if missing() is not None:
         return None
-    cluster = HdfsCluster(tmp_path_factory.mktemp("hdfs"))
+    return lasting(HdfsCluster(tmp_path_factory.mktemp("hdfs")))
+
+
+def lasting(cluster: HdfsCluster) -> HdfsCluster:
+    """The cluster, started, until this process ends."""
+    _lasting.append(cluster)
     cluster.start()
     return cluster

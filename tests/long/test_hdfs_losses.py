@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.hdfs_cluster import HdfsCluster
+from tests.hdfs_cluster import HdfsCluster, lasting
 from tests.services.hdfs.conftest import folder, hdfs  # noqa: F401
 from tests.stockroom.remotes.repositories import at, commit, content, samples
 from tests.storage.test_object_rooms import rows, search
@@ -26,9 +26,7 @@ def pair(hdfs_if_there: Any, tmp_path_factory: pytest.TempPathFactory) -> HdfsCl
     """Two name nodes, of which the first is active; they end with this process, as ``hdfs_if_there``."""
     if hdfs_if_there is None:
         return None
-    cluster = HdfsCluster(tmp_path_factory.mktemp("hdfs-pair"), data_nodes=2, name_nodes=2)
-    cluster.start()
-    return cluster
+    return lasting(HdfsCluster(tmp_path_factory.mktemp("hdfs-pair"), data_nodes=2, name_nodes=2))
 
 
 class Once(Callback):
