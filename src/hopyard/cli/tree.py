@@ -22,6 +22,7 @@ class _Hopyard(Commands):
         "version": None,
         "run": ("hopyard.cli.run:app", "Look at runs, steer them, and continue them."),
         "data": ("hopyard.cli.data:app", "Look at datasets, prepare them, measure them."),
+        "store": ("hopyard.cli.store:app", "Try stores, and measure them."),
         "stock": ("hopyard.cli.stock:app", "Versions of data, models and experiments, beside git."),
     }
 

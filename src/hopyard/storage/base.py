@@ -127,6 +127,10 @@ class Store(ABC):
         """A text that differs once the object is replaced, in any process; None: no object, or unknown."""
         return None
 
+    def written_at(self, name: str) -> float | None:
+        """Seconds since 1970 by the store's own clock at which the object was written; None: no object, or unknown."""
+        return None
+
     def exists(self, name: str) -> bool:
         return self.size(name) is not None
 
@@ -260,6 +264,9 @@ class PrefixStore(Store):
 
     def version(self, name: str) -> str | None:
         return self._inner.version(self._full(name))
+
+    def written_at(self, name: str) -> float | None:
+        return self._inner.written_at(self._full(name))
 
     def staging(self) -> Path | None:
         return self._inner.staging()

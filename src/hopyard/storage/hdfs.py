@@ -135,6 +135,10 @@ class HDFSStore(PathStore):
         status = self._status(name)
         return None if status is None else f"{status.modification_time}-{status.length}"
 
+    def written_at(self, name: str) -> float | None:
+        status = self._status(name)
+        return None if status is None else float(status.modification_time) / 1000
+
     def _status(self, name: str) -> Any:
         """What the name node knows of an object; None: there is none."""
         status = self._look(name, self._path(name))

@@ -149,6 +149,10 @@ class LocalStore(PathStore):
         status = self._status(name)
         return None if status is None else f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
 
+    def written_at(self, name: str) -> float | None:
+        status = self._status(name)
+        return None if status is None else status.st_mtime
+
     def _status(self, name: str) -> os.stat_result | None:
         file = self._file(name)
         try:

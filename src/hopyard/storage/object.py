@@ -141,6 +141,10 @@ class ObjectStore(Store):
         meta = self._head(self._checked(name))
         return None if meta is None else f"{meta['e_tag']} {meta['version'] or ''}".strip()
 
+    def written_at(self, name: str) -> float | None:
+        meta = self._head(self._checked(name))
+        return None if meta is None else float(meta["last_modified"].timestamp())
+
     def _head(self, name: str) -> Mapping[str, Any] | None:
         try:
             with self._errors(name):
