@@ -17,7 +17,7 @@ import pytest
 import torch
 from tests.sampling import moments
 
-from hopyard.errors import UnreachableError
+from hopyard.errors import StorageError
 from hopyard.hopper.journal import read_records
 from hopyard.storage import LocalStore
 from hopyard.storage.faults import Fault, FaultyStore
@@ -192,7 +192,7 @@ def test_a_store_that_is_full_or_away_for_a_while_pauses_the_run_and_changes_no_
 def test_a_write_that_happened_without_an_answer_changes_no_result(
     search: Any, make_rows: Any, contents_of: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """Walks through the writes of a run. Only before it has begun, its first call may end with the error."""
+    """Walks through the writes of a run. It waits, or it ends with the error and goes on when it is run again."""
     expected = contents_of(search(LocalStore(tmp_path / "undisturbed")).fit(make_rows()).run)
     monkeypatch.setattr("hopyard.storage.waiting._FIRST_WAIT", 0.02)
     monkeypatch.setattr("hopyard.hopper.hopper.Options.retry_seconds", 0.02)
@@ -201,7 +201,7 @@ def test_a_write_that_happened_without_an_answer_changes_no_result(
         store = FaultyStore(LocalStore(tmp_path / str(moment)), Fault("unanswered", at=1 + moment))
         try:
             run = search(store).fit(make_rows()).run
-        except UnreachableError:
+        except StorageError:
             ended += 1
             run = search(store).fit(make_rows()).run
         assert contents_of(run) == expected, f"write {moment}: {store.writes[moment]}"
@@ -209,7 +209,7 @@ def test_a_write_that_happened_without_an_answer_changes_no_result(
         if len(store.writes) <= moment:
             break
     assert moment > 25, "a run should have that many writes"
-    assert ended < 8
+    assert ended < moment / 2, "most are waited for"
 
 
 def test_a_real_file_system_that_is_full_pauses_the_run(

@@ -19,8 +19,12 @@ def store() -> None:
 
 @app.command()
 def check(
-    url: Annotated[str, typer.Argument(help="The store: a directory, or the URL of a bucket or a folder on HDFS.")],
-    megabytes: Annotated[int, typer.Option(help="Size of the object that speed is measured with.", min=1)] = 16,
+    url: Annotated[
+        str, typer.Argument(help="The store: a directory, or the URL of a bucket or a folder on HDFS.")
+    ],
+    megabytes: Annotated[
+        int, typer.Option(help="Size of the object that speed is measured with.", min=1)
+    ] = 16,
 ) -> None:
     """Try a store as a search uses it, and say what works, how fast, and what is missing. Status 1 if something is."""
     report = check_store(open_store(url), megabytes)

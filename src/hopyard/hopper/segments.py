@@ -179,14 +179,15 @@ class Segments:
         Raises:
             RunHeldError: another process has taken the number.
             UnreachableError: the store did not answer. The same records may be appended again.
+            StorageError: the same of a segment without records, which may not.
         """
         number, data = self.last + 1, body + _mark(body)
         try:
             taken = not self._store.put_new(_name(number), data)
-        except UnreachableError:
-            self._unanswered = (
-                (number, data) if body else None
-            )  # all empty segments are alike, whoever writes them
+        except UnreachableError as error:
+            if not body:  # all empty segments are alike, whoever writes them
+                raise StorageError(f"{error} The run ended there; start it again, and it goes on.") from error
+            self._unanswered = (number, data)
             raise
         if taken and self._unanswered == (number, data) and self._store.get(_name(number)) == data:
             taken = False  # by the attempt without an answer

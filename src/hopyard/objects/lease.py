@@ -75,7 +75,11 @@ class Lease:
             if other is not None:
                 self._raise_held(other)
             self._heart = heart
-        self._store.put(self._name, json.dumps(self._holder).encode())
+        try:
+            self._store.put(self._name, json.dumps(self._holder).encode())
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
         """Give the lease back. Nothing happens if it is not held."""

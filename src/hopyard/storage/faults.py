@@ -7,13 +7,14 @@ import fnmatch
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from hopyard.errors import StorageError, StorageFullError, UnreachableError
-from hopyard.storage.base import Buffer, Entry, Store
+from hopyard.storage.base import Store
+from hopyard.storage.wrappers import Call, T, Wrapper
 
 Action = Literal["full", "error", "unreachable", "unanswered", "kill_before", "kill_after"]
 
@@ -78,7 +79,7 @@ class _Counts:
             return actions
 
 
-class FaultyStore(Store):
+class FaultyStore(Wrapper):
     """``inner``, with faults at chosen writes (``put``, ``put_new``, ``put_file``).
 
     Files that are moved in by ``put_file`` count when they are moved. Deletes and reads never fail.
@@ -89,19 +90,22 @@ class FaultyStore(Store):
         faults: what goes wrong; none, to count.
     """
 
+    counted: tuple[Call, ...] = ("put", "put_new", "put_file")
+    """Calls that are writes. Subclasses may add ``delete``."""
+
     def __init__(self, inner: Store, *faults: Fault) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._counts = _Counts(faults)
-        self._label = ""
 
     @property
     def writes(self) -> list[str]:
         """Names of all writes that were begun in this process, in order."""
         return list(self._counts.names)
 
-    def _before(self, name: str) -> set[Action]:
-        """Fail if it is time to; the actions for after the write."""
-        actions = self._counts.next(self._label + name)
+    def _called(self, call: Call, name: str, action: Callable[[], T], sent: int = 0) -> T:
+        if call not in self.counted:
+            return action()
+        actions = self._counts.next(name)
         if "kill_before" in actions:
             os.kill(os.getpid(), signal.SIGKILL)
         if "full" in actions:
@@ -113,93 +117,17 @@ class FaultyStore(Store):
             raise StorageError(f"writing {name!r} in {self.url} failed (injected). Look at the fault.")
         if "unreachable" in actions:
             raise self._no_answer(name)
-        return actions
-
-    def _after(self, name: str, actions: set[Action]) -> None:
+        result = action()
         if "kill_after" in actions:
             os.kill(os.getpid(), signal.SIGKILL)
         if "unanswered" in actions:
             raise self._no_answer(name)
+        return result
 
     def _no_answer(self, name: str) -> UnreachableError:
         return UnreachableError(
             f"writing {name!r} in {self.url} got no answer (injected). Look at the fault."
         )
 
-    def put(self, name: str, data: Buffer) -> None:
-        actions = self._before(name)
-        self._inner.put(name, data)
-        self._after(name, actions)
-
-    def put_new(self, name: str, data: Buffer) -> bool:
-        actions = self._before(name)
-        done = self._inner.put_new(name, data)
-        self._after(name, actions)
-        return done
-
-    def put_file(self, name: str, path: Path) -> None:
-        actions = self._before(name)
-        self._inner.put_file(name, path)
-        self._after(name, actions)
-
-    @property
-    def url(self) -> str:
-        return self._inner.url
-
-    @property
-    def shared(self) -> bool:
-        return self._inner.shared
-
-    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        return self._inner.get(name, start, length)
-
-    def list(self, prefix: str = "") -> Iterator[Entry]:
-        return self._inner.list(prefix)
-
-    def size(self, name: str) -> int | None:
-        return self._inner.size(name)
-
-    def version(self, name: str) -> str | None:
-        return self._inner.version(name)
-
-    def delete(self, name: str) -> None:
-        self._inner.delete(name)
-
-    def path(self, name: str) -> Path | None:
-        return self._inner.path(name)
-
-    def staging(self) -> Path | None:
-        return self._inner.staging()
-
-    @property
-    def train_data(self) -> Store:
-        return self._part(self._inner.train_data, "train_data")
-
-    @property
-    def val_data(self) -> Store:
-        return self._part(self._inner.val_data, "val_data")
-
-    @property
-    def runs(self) -> Store:
-        return self._part(self._inner.runs, "runs")
-
-    @property
-    def logs(self) -> Store:
-        return self._part(self._inner.logs, "logs")
-
-    @property
-    def single_train(self) -> bool:
-        return self._inner.single_train
-
-    @property
-    def single_val(self) -> bool:
-        return self._inner.single_val
-
-    def _part(self, inner: Store, name: str) -> FaultyStore:
-        """A part of the inner store, wherever that keeps it, counted together with the rest."""
-        store = FaultyStore(inner)
-        store._counts, store._label = self._counts, f"{self._label}{name}/"
-        return store
-
     def __repr__(self) -> str:
-        return f"FaultyStore({self._inner!r}, {', '.join(map(repr, self._counts.faults))})"
+        return f"FaultyStore({self.inner!r}, {', '.join(map(repr, self._counts.faults))})"

@@ -1,4 +1,4 @@
-"""The suite that every store must pass, also a user's own.
+"""The suite that every store must pass, also a user's own; and stores around others that fail, wait and count.
 
 ::
 
@@ -25,8 +25,19 @@ import pytest
 
 from hopyard.errors import CorruptError, InvalidNameError, NotFoundError
 from hopyard.storage.base import Entry, PrefixStore, Store
+from hopyard.storage.faults import Fault, FaultyStore
+from hopyard.storage.wrappers import CachingStore, CountingStore, ReadOnlyStore, SlowStore, Wrapper
 
-__all__ = ["StoreSuite"]
+__all__ = [
+    "CachingStore",
+    "CountingStore",
+    "Fault",
+    "FaultyStore",
+    "ReadOnlyStore",
+    "SlowStore",
+    "StoreSuite",
+    "Wrapper",
+]
 
 _RACERS = 16
 _NUMBERS = 20

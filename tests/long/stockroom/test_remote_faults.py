@@ -14,12 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.stockroom.remotes.repositories import CountingStore, at, commit, content, samples, tip, whole
+from tests.stockroom.remotes.repositories import at, commit, content, samples, tip, whole
 
 from hopyard.errors import StorageError
 from hopyard.stockroom.remotes import FetchSelection, OnDemand, Repository, bring, fetch, pull, push, select
 from hopyard.storage import LocalStore, MemoryStore, Store, open_store
 from hopyard.storage.faults import Fault, FaultyStore
+from hopyard.storage.testing import CountingStore
 
 
 @pytest.fixture
@@ -262,7 +263,7 @@ def test_what_has_arrived_is_not_sent_again(source: Repository) -> None:
         push(source, at(FaultyStore(inner, Fault("full", match="packfiles/meta-*")), "origin"), ["main"])
     store = CountingStore(inner)
     push(source, at(store, "origin"), ["main"])
-    assert not [name for name in store.names if name.startswith("put packfiles/data")]
+    assert not [name for name in store.asked if name.startswith("put packfiles/data")]
 
 
 @pytest.mark.usefixtures("small_packfiles")

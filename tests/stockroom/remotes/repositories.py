@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from hopyard.stockroom.records import ColumnRecord
 from hopyard.stockroom.remotes import Repository, needs
 from hopyard.stockroom.views.view import Snapshot
 from hopyard.storage import LocalStore, Store
-from hopyard.storage.base import Buffer, Entry
 
 
 def at(store: Store | Path, name: str = "", index: bool = True) -> Repository:
@@ -99,61 +97,3 @@ def whole(store: Store) -> set[str]:
 def samples(count: int, start: int = 0, size: int = 8, seed: int = 0) -> dict[int, Any]:
     random = np.random.default_rng([seed, start])
     return {start + n: random.integers(0, 255, size, np.uint8) for n in range(count)}
-
-
-class CountingStore(Store):
-    """``inner``, and how often what was asked of it; of reads also the bytes."""
-
-    def __init__(self, inner: Store) -> None:
-        self.inner, self.counts = inner, Counter[str]()
-        self.names: list[str] = []
-
-    @property
-    def total(self) -> int:
-        return sum(count for what, count in self.counts.items() if what != "bytes")
-
-    def reset(self) -> None:
-        self.counts.clear()
-        self.names.clear()
-
-    def _count(self, what: str, name: str) -> None:
-        self.counts[what] += 1
-        self.names.append(f"{what} {name}")
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
-
-    @property
-    def shared(self) -> bool:
-        return self.inner.shared
-
-    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        self._count("get", name)
-        data = self.inner.get(name, start, length)
-        self.counts["bytes"] += len(data)
-        return data
-
-    def put(self, name: str, data: Buffer) -> None:
-        self._count("put", name)
-        self.inner.put(name, data)
-
-    def put_new(self, name: str, data: Buffer) -> bool:
-        self._count("put_new", name)
-        return self.inner.put_new(name, data)
-
-    def put_file(self, name: str, path: Path) -> None:
-        self._count("put_file", name)
-        self.inner.put_file(name, path)
-
-    def list(self, prefix: str = "") -> Iterator[Entry]:
-        self._count("list", prefix)
-        return self.inner.list(prefix)
-
-    def size(self, name: str) -> int | None:
-        self._count("size", name)
-        return self.inner.size(name)
-
-    def delete(self, name: str) -> None:
-        self._count("delete", name)
-        self.inner.delete(name)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.stockroom.remotes.repositories import CountingStore, at, commit, content, root_of, samples, tip
+from tests.stockroom.remotes.repositories import at, commit, content, root_of, samples, tip
 
 from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.stockroom.data import SampleColumn
@@ -30,6 +30,7 @@ from hopyard.stockroom.remotes import (
 from hopyard.stockroom.remotes.repository import claim
 from hopyard.stockroom.views.view import Snapshot
 from hopyard.storage import LocalStore, MemoryStore, Store
+from hopyard.storage.testing import CountingStore
 
 WIDE = 40_000  # bytes of a sample, so that each is a fragment
 
@@ -160,8 +161,8 @@ def test_a_range_takes_few_requests(local: Repository, tmp_path: Path) -> None:
     store.reset()
     result = brought(copy, there, data=["image"])
     assert result.objects > 20
-    assert store.counts["get"] <= 4  # 16 MB in ranges of 8 MB
-    assert store.total <= 6
+    assert store.calls["get"] <= 4  # 16 MB in ranges of 8 MB
+    assert store.calls.total() <= 6
 
 
 def test_what_no_remote_has_is_named(copy: Repository, remote: Repository) -> None:
@@ -247,8 +248,8 @@ def test_reading_in_order_reads_ahead(local: Repository, tmp_path: Path) -> None
     store.reset()
     for key in range(400):
         lazy[key]
-    assert store.counts["get"] <= 9, store.names  # of 400 fragments; one was for a header
-    assert store.counts["bytes"] < 400 * WIDE * 1.2  # rows are aligned
+    assert store.calls["get"] <= 9, store.asked  # of 400 fragments; one was for a header
+    assert store.received < 400 * WIDE * 1.2  # rows are aligned
 
 
 def test_never_says_which_call_brings_it(copy: Repository, remote: Repository) -> None:

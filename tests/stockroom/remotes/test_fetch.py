@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.stockroom.remotes.repositories import CountingStore, at, commit, samples, tip
+from tests.stockroom.remotes.repositories import at, commit, samples, tip
 
 from hopyard import StockRoom
 from hopyard.errors import CorruptError, NotFoundError, StorageError
@@ -14,6 +14,7 @@ from hopyard.stockroom.packfiles.tombstones import Purged
 from hopyard.stockroom.remotes import Fetched, Repository, delete, fetch, forget, needs, push
 from hopyard.stockroom.remotes.known import KnownRemote, names, recall, remember
 from hopyard.storage import LocalStore, MemoryStore, Store, open_store
+from hopyard.storage.testing import CountingStore
 
 
 def has_metadata(repository: Repository, digest: str) -> bool:
@@ -52,14 +53,14 @@ def test_what_is_new_comes_with_few_requests(local: Repository, tmp_path: Path) 
     copy = at(tmp_path / "copy")
     store.reset()
     fetch(copy, reader)
-    assert store.counts["get"] <= 30 + 4  # a packfile of metadata for each push
-    assert not [name for name in store.names if "data-" in name]
+    assert store.calls["get"] <= 30 + 4  # a packfile of metadata for each push
+    assert not [name for name in store.asked if "data-" in name]
     for number in range(3):
         commit(local, image=samples(1, start=100 + number))
         push(local, writer, ["main"])
     store.reset()
     fetch(copy, reader)
-    assert store.total <= 20, store.names
+    assert store.calls.total() <= 20, store.asked
     assert has_metadata(copy, tip(local))
 
 
@@ -77,7 +78,7 @@ def test_ones_own_pushes_do_not_come_back(local: Repository, tmp_path: Path) -> 
     push(other, at(store, "origin"), ["main"])
     store.reset()
     fetch(local, mine)
-    assert len([name for name in store.names if "packfiles/meta" in name]) == 1, store.names
+    assert len([name for name in store.asked if "packfiles/meta" in name]) == 1, store.asked
     assert local.references.tip("remotes/origin/main").commit == last
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.stockroom.remotes.repositories import CountingStore, at, commit, content, samples, tip, whole
+from tests.stockroom.remotes.repositories import at, commit, content, samples, tip, whole
 
 from hopyard.errors import BehindError, FormatError, NotFoundError, NotWritableError, StorageError, UsageError
 from hopyard.stockroom.data.repacking import bury_samples
@@ -26,6 +26,7 @@ from hopyard.stockroom.remotes import (
 )
 from hopyard.storage import LocalStore, MemoryStore, ObjectStore, Store
 from hopyard.storage.format import claim_format
+from hopyard.storage.testing import CountingStore
 
 
 def test_what_was_pushed_is_whole_there(local: Repository, remote: Repository, tmp_path: Path) -> None:
@@ -52,13 +53,13 @@ def test_an_unchanged_push_sends_nothing_and_asks_little(local: Repository) -> N
     store = CountingStore(MemoryStore())
     commit(local, image=samples(100, size=5000))
     push(local, at(store, "origin"), ["main"])
-    assert store.counts["put"] == 2  # one packfile of data, one of metadata
+    assert store.calls["put"] == 2  # one packfile of data, one of metadata
     store.reset()
     again = push(local, at(store, "origin"), ["main"])
     assert again.objects == 0
     assert repr(again) == "nothing is new; the remote has all of it"
-    assert store.total <= 5
-    assert store.counts["put"] + store.counts["put_new"] == 0
+    assert store.calls.total() <= 5
+    assert store.calls["put"] + store.calls["put_new"] == 0
 
 
 def test_a_small_push_after_many_takes_few_requests(local: Repository) -> None:
@@ -70,7 +71,7 @@ def test_a_small_push_after_many_takes_few_requests(local: Repository) -> None:
     commit(local, image=samples(1, start=99), values={f"v{n}": n for n in range(40)})
     store.reset()
     push(local, remote, ["main"])
-    assert store.total <= 14, store.names
+    assert store.calls.total() <= 14, store.asked
 
 
 def test_many_commits_come_in_one_packfile(local: Repository) -> None:
@@ -78,7 +79,7 @@ def test_many_commits_come_in_one_packfile(local: Repository) -> None:
         commit(local, image=samples(1, start=number))
     store = CountingStore(MemoryStore())
     push(local, at(store, "origin"), ["main"])
-    assert store.counts["put"] == 2
+    assert store.calls["put"] == 2
     assert whole(store) == {tip(local)}
 
 
