@@ -180,7 +180,7 @@ class CountingStore(Wrapper):
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
         self._bytes = Counter[str]()
-        self.calls = Counter[str]()
+        self.calls: Counter[str] = Counter()
         self.asked: list[str] = []
 
     @property
