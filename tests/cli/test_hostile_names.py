@@ -108,6 +108,7 @@ def typed(
 WALK: dict[str, list[list[str]]] = {
     "version": [[]],
     "plan": [["--searcher", "searcher.json"], ["--searcher", KEY]],
+    "store check": [["store[x]", "--megabytes", "1"], [KEY, "--megabytes", "1"]],
     "run list": [["store[x]"], [KEY]],
     "run describe": [["store[x]", "run"], ["store[x]", KEY]],
     "run compare": [["store[x]", "run"]],

@@ -375,7 +375,7 @@ def _policies(
         stored.append(column)
         if column.kind != "ragged" or options.ragged == "keep":
             result.append(column)
-        elif its is not None and its.longest == 0:
+        elif its is not None and (its.longest == 0 or (its.longest is None and options.ragged == "pad")):
             raise nothing_but_empty(name)
         elif options.ragged == "error" or its is None or its.longest is None:
             raise ragged_rows(name, its.shortest or 0 if its else 0, its.longest or 0 if its else 0)

@@ -158,6 +158,8 @@ def _sample(found: ColumnFindings) -> ColumnData:
     if column.kind != "ragged":
         nothing = Ragged(np.zeros(0, np.uint8), np.zeros(rows + 1, np.int64))
         return ColumnData(column.name, column.kind, nothing, missing)
+    if found.longest is None and found.declared is not None:
+        return ColumnData(column.name, "tensor", np.zeros((rows, *found.declared), column.dtype), missing)
     shortest, longest = found.shortest or 0, found.longest or 0
     element = found.element or ()
     are_arrays = longest or found.element is not None  # else they are lists, and all of them empty

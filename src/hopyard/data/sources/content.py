@@ -33,6 +33,7 @@ class ColumnFindings:
         nbytes: of lists, texts and bytes.
         element: shape of the elements of lists; None while there is none.
         shortest, longest: lengths of lists that are not null.
+        declared: the shape of arrays that are all null, as their type says it; None: it does not, or differently.
         times: whether the numbers were dates, times or durations; None while all are null and nothing tells.
     """
 
@@ -43,6 +44,7 @@ class ColumnFindings:
     element: tuple[int, ...] | None = None
     shortest: int | None = None
     longest: int | None = None
+    declared: tuple[int, ...] | None = None
     times: bool | None = None
 
     def merge(self, other: ColumnFindings) -> None:
@@ -64,6 +66,8 @@ class ColumnFindings:
                 "arrays may differ in their first dimension only. Give all rows one shape, or pad them."
             )
         self.element = other.element if self.element is None else self.element
+        if self.declared is None or other.declared not in (None, self.declared):
+            self.declared = other.declared if self.declared is None else None
         if other.shortest is not None and other.longest is not None:
             self.shortest = other.shortest if self.shortest is None else min(self.shortest, other.shortest)
             self.longest = other.longest if self.longest is None else max(self.longest, other.longest)
@@ -167,4 +171,6 @@ def _found(data: ColumnData, number: int | None) -> ColumnFindings:
         found.nbytes = (rows - missing) * (values.nbytes // rows)
         if missing < rows:
             found.element, found.shortest, found.longest = values.shape[2:], values.shape[1], values.shape[1]
+        else:
+            found.declared = values.shape[1:]
     return found
