@@ -429,6 +429,36 @@ def test_opening_and_preparing_agree(tmp_path_factory, table, nulls, ragged):
         assert rows_of(batch[name]) == rows_of(values)
 
 
+LISTS = {"list": [None, [0], [0, 1], []], "pair": [None, [1.0, 2.0]]}
+
+
+@given(
+    name=st.sampled_from(list(LISTS)),
+    picks=st.lists(st.integers(0, 3), min_size=5, max_size=5),
+    ragged=st.sampled_from(["keep", "pad"]),
+)
+def test_lists_that_are_null_in_one_row_group_and_not_in_another_are_read_and_prepared_alike(
+    tmp_path_factory, name, picks, ragged
+):
+    kind = {"list": pa.list_(pa.int8()), "pair": pa.list_(pa.float32(), 2)}[name]
+    values = [LISTS[name][pick % len(LISTS[name])] for pick in picks]
+    table = pa.table({"x": pa.array(values, kind), "n": range(5)})
+    path = tmp_path_factory.mktemp("lists") / "a.parquet"
+    pq.write_table(table, path, row_group_size=2)
+    results = []
+    for read in (
+        lambda: open_dataset(path, nulls="fill", ragged=ragged, cache=False),
+        lambda: prepared(path, nulls="fill", ragged=ragged),
+        lambda: prepared(table, nulls="fill", ragged=ragged),
+    ):
+        try:
+            dataset = read()
+            results.append((str(dataset.schema), rows_of(by_number(dataset)["x"])))
+        except DataError as error:
+            results.append(str(error))
+    assert results[0] == results[1] == results[2]
+
+
 class Keys(encryption.KmsClient):
     """Keys that are wrapped by nothing, as no test of encryption."""
 

@@ -48,6 +48,15 @@ class Entry:
     size: int
 
 
+@dataclass(frozen=True)
+class Part:
+    """Bytes of an object, with the size and the version (None: unknown) that the object had when they were read."""
+
+    data: Buffer
+    size: int
+    version: str | None
+
+
 class Store(ABC):
     """Bytes under names. See the module's text for the rules."""
 
@@ -64,6 +73,25 @@ class Store(ABC):
             NotFoundError: nothing is stored under ``name``.
             CorruptError: the range reaches beyond the end of the object.
         """
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> Part:
+        """Bytes as :meth:`get` gives them, with the size and the :meth:`version` of the object that they are of.
+
+        Args:
+            start: where they begin; negative: so many bytes before the end, or all if there are fewer.
+
+        Raises:
+            NotFoundError: nothing is stored under ``name``.
+            CorruptError: the range reaches beyond the end of the object.
+
+        A store whose answers tell all of it overrides this.
+        """
+        while True:  # until nobody replaces the object meanwhile
+            version, size = self.version(name), self.size(name)
+            begin = max(start + (size or 0), 0) if start < 0 else start
+            data = self.get(name, begin, length)
+            if size is not None and (version is None or version == self.version(name)):
+                return Part(data, size, version)
 
     @abstractmethod
     def put(self, name: str, data: Buffer) -> None:
@@ -230,6 +258,9 @@ class PrefixStore(Store):
 
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         return self._inner.get(self._full(name), start, length)
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> Part:
+        return self._inner.read(self._full(name), start, length)
 
     def put(self, name: str, data: Buffer) -> None:
         self._inner.put(self._full(name), data)

@@ -17,7 +17,7 @@ from typing import Literal, Self, TypeAlias, TypeVar
 
 from hopyard.checks import integer, number
 from hopyard.errors import NotWritableError
-from hopyard.storage.base import Buffer, Entry, Store
+from hopyard.storage.base import Buffer, Entry, Part, Store
 
 T = TypeVar("T")
 
@@ -81,6 +81,9 @@ class Wrapper(Store):
 
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         return self._called("get", self._label + name, lambda: self.inner.get(name, start, length))
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> Part:
+        return self._called("get", self._label + name, lambda: self.inner.read(name, start, length))
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         return self._called("list", self._label + prefix, lambda: self.inner.list(prefix))
@@ -206,7 +209,7 @@ class CountingStore(Wrapper):
             self.calls[call] += 1
             self.asked.append(f"{call} {name}")
             self._bytes["sent"] += sent
-            self._bytes["received"] += len(result) if isinstance(result, bytes) else 0
+            self._bytes["received"] += _nbytes(result)
         return result
 
 
@@ -233,7 +236,7 @@ class SlowStore(Wrapper):
         self._wait(self._latency)
         self._pass("sent", sent)
         result = action()
-        self._pass("received", len(result) if isinstance(result, bytes) else 0)
+        self._pass("received", _nbytes(result))
         return result
 
     def _pass(self, way: str, size: int) -> None:
@@ -286,6 +289,9 @@ class CachingStore(Wrapper):
         stop = len(data) if length is None else start + length
         return data[start:stop] if max(start, stop) <= len(data) else self.inner.get(name, start, length)
 
+    def read(self, name: str, start: int = 0, length: int | None = None) -> Part:
+        return Store.read(self, name, start, length)  # by get()
+
     def _keep(self, key: str, version: str, data: bytes) -> None:
         if len(data) > self._most:
             return
@@ -297,3 +303,9 @@ class CachingStore(Wrapper):
 
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_kept": OrderedDict(), "_size": [0]}
+
+
+def _nbytes(result: object) -> int:
+    """Bytes of an object that an answer holds."""
+    data = result.data if isinstance(result, Part) else result
+    return memoryview(data).nbytes if isinstance(data, bytes | memoryview) else 0

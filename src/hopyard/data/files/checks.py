@@ -27,6 +27,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest, xxh3_128
 
 from hopyard.data.files.parallel import on_all_cores
 from hopyard.errors import CorruptError
+from hopyard.storage.base import Buffer
 
 MAGIC = b"HOPCHKS\x01"  # the last byte is the version
 PARQUET_MAGIC = b"PAR1"
@@ -41,7 +42,7 @@ _WORTH_THREADS = 32 << 20
 _HASHED_AT_ONCE = 64 << 20
 SHORT_END = 64 << 10  # bytes read at first: most tables and footers together are shorter
 
-ReadBytes = Callable[[int, int], bytes]
+ReadBytes = Callable[[int, int], Buffer]
 """Reads bytes of a file, by their offset and number."""
 
 
@@ -57,7 +58,7 @@ class Checks:
     chunks: npt.NDArray[np.void]
     seal: str
 
-    def is_good(self, group: int, leaf: int, data: memoryview | bytes) -> bool:
+    def is_good(self, group: int, leaf: int, data: Buffer) -> bool:
         """Whether ``data`` is the chunk's bytes, by their checksum."""
         return bool(xxh3_64_intdigest(data) == self.chunks["sum"][group, leaf])
 

@@ -7,7 +7,6 @@ a store without paths are compared whenever they are read.
 
 from __future__ import annotations
 
-import io
 import mmap
 import os
 from collections import OrderedDict
@@ -26,10 +25,9 @@ from hopyard.data.cache.known import DATA, KnownFacts, key_of, known
 from hopyard.data.cache.node import cache_directory
 from hopyard.data.files.checks import MAGIC as SEALED
 from hopyard.data.files.checks import SHORT_END, Checks, damaged_chunks, hash_of, read_checks
-from hopyard.data.files.ranges import RangeReader
 from hopyard.errors import CorruptError, DataError, NotFoundError, UsageError
 from hopyard.objects.digests import digest
-from hopyard.storage.base import REMEDY, Store
+from hopyard.storage.base import REMEDY, Buffer, Store
 from hopyard.storage.oserrors import read_error
 
 READ_OPTIONS: dict[str, Any] = {"page_checksum_verification": True, "coerce_int96_timestamp_unit": "us"}
@@ -41,7 +39,6 @@ _REMEMBERED_FOOTERS = 4096
 _SHORT_FOOTER = 16 << 10  # bytes
 _FOOTER_DOMAIN = "hopyard.parquet-footer"
 _READ_WHOLE = 256 << 10  # bytes
-_READ_AHEAD = 1 << 20  # bytes; many small columns of a row group come with one request
 
 Chunks = npt.NDArray[np.bool_]
 """Mask of chunks of a file, (row groups, leaves)."""
@@ -58,15 +55,17 @@ class StoredFile:
         path: where it is, or None.
         store, key: the store that holds it, and its name there, if it has no path.
         remedy: a sentence for errors: how a damaged file is brought back.
+        origin: the object in a store of which parts are in memory, at ``path``; else None.
     """
 
     name: str
     size: int
     identity: tuple[Any, ...]
-    path: Path | None = None
+    path: Path | None = field(default=None, compare=False)
     store: Store | None = field(default=None, repr=False, compare=False)
     key: str = ""
     remedy: str = field(default=REMEDY, repr=False, compare=False)
+    origin: StoredFile | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def open(cls, store: Store | None, name: str) -> StoredFile:
@@ -77,13 +76,16 @@ class StoredFile:
         """
         path: str | Path | None = name if store is None else store.path(name)
         if path is None and store is not None:
-            size = store.size(name)
-            if size is None:
+            try:
+                end = store.read(name, -SHORT_END)
+            except NotFoundError:
                 raise NotFoundError(
                     f"{store.url} holds no {name}, a file of the dataset. Restore it, or prepare the data again."
-                )
-            identity: tuple[Any, ...] = store.url, name, size, store.version(name)
-            return cls(f"{store.url}: {name}", size, identity, None, store, name, store.remedy)
+                ) from None
+            identity: tuple[Any, ...] = store.url, name, end.size, end.version
+            file = cls(f"{store.url}: {name}", end.size, identity, None, store, name, store.remedy)
+            file.__dict__["_end"] = bytes(end.data)
+            return file
         assert path is not None
         text = os.fspath(path)
         identity, size = _identity_at(text)
@@ -97,13 +99,18 @@ class StoredFile:
             CorruptError: it was written to or replaced since.
             NotFoundError: it is gone.
         """
-        if self.path is not None and _identity_at(str(self.path))[0] == self.identity:
+        if self.origin is not None:  # nobody changes what is in memory
             return
-        now = (
-            StoredFile.open(self.store, self.key)
-            if self.path is None
-            else StoredFile.open(None, str(self.path))
-        )
+        if self.path is not None:
+            if _identity_at(str(self.path))[0] == self.identity:
+                return
+            now = StoredFile.open(None, str(self.path))
+        else:
+            assert self.store is not None
+            version = self.identity[-1]
+            if version is not None and self.store.version(self.key) == version:
+                return
+            now = StoredFile.open(self.store, self.key)
         if now.identity != self.identity and not self._has_content_of(now):
             raise self._changed(now.size)
 
@@ -156,7 +163,7 @@ class StoredFile:
         """
         if "_checks" not in self.__dict__:
             if self.path is None:
-                self._fetch_end()
+                self._read_object_end()
             else:
                 found = _checks.get(self.identity, _UNREAD)
                 if found is _UNREAD:
@@ -323,26 +330,19 @@ class StoredFile:
     # Reading
 
     def parquet(self, group: int | None = None, columns: Iterable[str] | None = None) -> pq.ParquetFile:
-        """The file, for decoding.
+        """The file, which is at a path, for decoding.
 
         Args:
-            group: the row group that is to be read: of a store, nothing behind it is fetched ahead.
+            group: the row group that is to be read; None: any.
             columns: of it that are to be read; None: all. Where there are checksums, only they may be.
 
         Raises:
             CorruptError: they are not what was written.
         """
-        end, held = None, []
+        assert self.path is not None
         if group is not None:
-            columns = None if columns is None else list(columns)
-            if self.path is not None:
-                self.check_columns(group, columns)
-            elif self.checks is not None:
-                held = self._fetch(self.checks, group, self.leaves_of(columns))
-            else:
-                end = self._end_of(group)
-        source = self._source(end, held) if self.path is None else _opened(str(self.path), self.size)
-        return pq.ParquetFile(source, metadata=self.footer, **READ_OPTIONS)
+            self.check_columns(group, columns)
+        return pq.ParquetFile(_opened(str(self.path), self.size), metadata=self.footer, **READ_OPTIONS)
 
     def check_columns(self, group: int, columns: Iterable[str] | None) -> None:
         """Compare columns of a row group with their checksums, if the file is at a path and carries any.
@@ -355,55 +355,50 @@ class StoredFile:
             wanted[group, self.leaves_of(columns)] = True
             check_chunks([(self, wanted, None)])
 
-    def _fetch(self, checks: Checks, group: int, leaves: Sequence[int]) -> list[tuple[int, bytes]]:
-        """Stretches of the file, with where they begin, that hold these chunks, which are what was written."""
-        chunks = checks.chunks[group]
-        stretches: list[list[int]] = []  # the first byte, the one behind the last, and the leaves
-        for leaf in sorted(leaves, key=lambda leaf: int(chunks["start"][leaf])):
-            start, end = int(chunks["start"][leaf]), int(chunks["end"][leaf])
-            if stretches and start - stretches[-1][1] <= _READ_AHEAD:
-                stretches[-1][1] = max(end, stretches[-1][1])
-            else:
-                stretches.append([start, end])
-        held = [(start, self.read(start, end - start)) for start, end in stretches]
-        for leaf in leaves:
-            start, end = int(chunks["start"][leaf]), int(chunks["end"][leaf])
-            first, data = next(each for each in reversed(held) if each[0] <= start)
-            if not checks.is_good(group, leaf, memoryview(data)[start - first : end - first]):
-                self._remember_damaged()
-                raise self._damaged(group, leaf)
-        return held
+    def chunk_bounds(self, group: int, leaf: int) -> tuple[int, int]:
+        """[start, end) of a chunk in the file, as its checksums or its footer say."""
+        if self.checks is not None:
+            start, end, _ = self.checks.chunks[group, leaf]
+            return int(start), int(end)
+        chunk = self.footer.row_group(group).column(leaf)
+        start = chunk.dictionary_page_offset or chunk.data_page_offset
+        return start, start + chunk.total_compressed_size
 
-    def _end_of(self, group: int) -> int:
-        """Offset of the end of a row group in the file."""
-        described = self.footer.row_group(group)
-        chunks = [described.column(number) for number in range(described.num_columns)]
-        end: int = max(
-            (chunk.dictionary_page_offset or chunk.data_page_offset) + chunk.total_compressed_size
-            for chunk in chunks
-        )
-        return end
+    def check_fetched(self, descriptor: int, chunks: Iterable[tuple[int, int]]) -> None:
+        """Compare chunks, which were copied to their places in another file, with their checksums, if there are any.
 
-    def _fetch_end(self) -> bytes:
-        """The last bytes of an object. Keeps its checksums and, where it has any, its footer: one request for both as
-        long as they are short."""
-        start = max(self.size - SHORT_END, 0)
-        tail = self.read(start, self.size - start)
+        Raises:
+            CorruptError: one differs.
+        """
+        if self.checks is None or not self.size:
+            return
+        with (
+            mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ) as content,
+            memoryview(content) as bytes_,
+        ):
+            for group, leaf in chunks:
+                start, end = self.chunk_bounds(group, leaf)
+                with bytes_[start:end] as chunk:
+                    is_good = self.checks.is_good(group, leaf, chunk)
+                if not is_good:
+                    self._remember_damaged()
+                    raise self._damaged(group, leaf)
 
-        def near(first: int, length: int) -> bytes:
+    def _read_object_end(self) -> None:
+        """Keep checksums, footer and the digest of the footer of an object: from the bytes that came when it was
+        opened, as long as they are short."""
+        tail = memoryview(self.__dict__["_end"])
+        start = self.size - len(tail)
+
+        def near(first: int, length: int) -> Buffer:
             at = first - start
             return tail[at : at + length] if at >= 0 else self.read(first, length)
 
-        checks = read_checks(near, self.size, self.name, self.remedy)
-        self.__dict__["_checks"] = checks
-        if checks is not None:
-            self.__dict__["_footer"] = self._footer_in(tail)
-        return tail
-
-    def _source(self, end: int | None = None, held: Sequence[tuple[int, bytes]] = ()) -> Any:
-        assert self.store is not None
-        reader = RangeReader(self.store, self.key, self.size, end, held)
-        return pa.PythonFile(io.BufferedReader(reader, _READ_AHEAD), "r")
+        self.__dict__["_checks"] = read_checks(near, self.size, self.name, self.remedy)
+        length = int.from_bytes(tail[-8:-4], "little") + 8
+        end = near(self.size - length, length) if len(tail) < length <= self.size else tail
+        self.__dict__["_footer"] = self._footer_in(end)
+        self.__dict__["_digest"] = digest(memoryview(end)[-length:-8], _FOOTER_DOMAIN)
 
     @property
     def footer(self) -> pq.FileMetaData:
@@ -417,8 +412,8 @@ class StoredFile:
         # No cached_property: before Python 3.12 its lock is one for all files, and threads would wait for each other.
         known: pq.FileMetaData | None = self.__dict__.get("_footer")
         if known is None and self.path is None:
-            tail = self._fetch_end()
-            known = self.__dict__.get("_footer") or self._footer_in(tail)
+            self._read_object_end()
+            known = self.__dict__["_footer"]
         elif known is None:
             found = _footers.get(self.identity)
             if found is None:
@@ -440,11 +435,11 @@ class StoredFile:
         if len(tail) < end <= self.size:
             tail = self.read(self.size - end, end)
         footer = self._footer_in(tail)
-        if len(tail) >= end and not tail.endswith(SEALED, 0, -8 - length):
+        if len(tail) >= end and not bytes(tail).endswith(SEALED, 0, -8 - length):
             remember(_checks, self.identity, None, _REMEMBERED_FOOTERS)
         return footer, digest(tail[-8 - length : -8], _FOOTER_DOMAIN)
 
-    def _footer_in(self, tail: bytes) -> pq.FileMetaData:
+    def _footer_in(self, tail: Buffer) -> pq.FileMetaData:
         """The footer, of whose file ``tail`` is the end; in an object it may begin before that."""
         try:
             footer = self._parsed(tail)
@@ -463,12 +458,12 @@ class StoredFile:
             raise self._encrypted()
         return footer
 
-    def _parsed(self, tail: bytes) -> pq.FileMetaData:
-        if self.path is None:
-            return pq.read_metadata(self._source(None, [(self.size - len(tail), tail)]))
+    def _parsed(self, tail: Buffer) -> pq.FileMetaData:
         try:
             return pq.read_metadata(pa.BufferReader(tail))
         except pa.ArrowInvalid:
+            if self.path is None:
+                raise
             return pq.read_metadata(self.path)  # says what is wrong with the whole file
 
     def _encrypted(self) -> DataError:
@@ -481,21 +476,21 @@ class StoredFile:
     @property
     def footer_digest(self) -> str:
         """Digest of the footer as it is in the file."""
-        if self.path is not None:
-            self.footer  # noqa: B018, to read it
-            return str(self.__dict__["_digest"])
-        # One read, if the footer is as Arrow would write it.
-        known = min(self.footer.serialized_size + 8, self.size)
-        tail = self.read(self.size - known, known)
-        length = int.from_bytes(tail[-8:-4], "little")
-        content = tail[:-8] if length + 8 == known else self.read(self.size - 8 - length, length)
-        return digest(content, _FOOTER_DOMAIN)
+        self.footer  # noqa: B018, to read it
+        return str(self.__dict__["_digest"])
 
-    def read(self, start: int, length: int) -> bytes:
-        """Bytes of the file."""
+    def read(self, start: int, length: int) -> Buffer:
+        """Bytes of the file.
+
+        Raises:
+            CorruptError: an object was replaced since it was opened.
+        """
         if self.path is None:
             assert self.store is not None
-            return self.store.get(self.key, start, length)
+            part = self.store.read(self.key, start, length)
+            if (part.size, part.version) != (self.size, self.identity[-1]):
+                raise self._changed(part.size)
+            return part.data
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:

@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from hopyard.data.cache.node import CacheHit, Claim, NodeCache
+from hopyard.data.files.fetching import AHEAD_BYTES, REQUEST_BYTES, Fetch, fetched_ahead, memory_file
 from hopyard.data.files.parallel import on_all_cores
 from hopyard.data.files.stored import StoredFile
 from hopyard.data.order import HELD_BYTES, WINDOW_BYTES
 from hopyard.data.reading.flat import Block, Packs, Piece, write_flat
 from hopyard.data.reading.pieces import Group, joined, one_ahead, pieces_of
+from hopyard.data.recipe.arrow_columns import present
 from hopyard.data.recipe.decoding import usable_cores
 from hopyard.data.recipe.recipe import Recipe
 from hopyard.data.schema import Column, Schema
@@ -228,11 +230,13 @@ class RowGroupDecoder:
         threads = min(_MOST_THREADS, usable_cores(), len(missing))
         try:
             if threads == 1:
-                flats += self._make_each(cache, packs, missing, stopped, usable_cores())
+                flats += self._make_each(cache, packs, missing, stopped, usable_cores(), AHEAD_BYTES)
             else:
                 with ThreadPoolExecutor(threads, "hopyard-decode") as pool:
                     for part in pool.map(
-                        lambda part: self._make_each(cache, packs, part, stopped, usable_cores() // threads),
+                        lambda part: self._make_each(
+                            cache, packs, part, stopped, usable_cores() // threads, AHEAD_BYTES // threads
+                        ),
                         [missing[number::threads] for number in range(threads)],
                     ):
                         flats += part
@@ -249,65 +253,132 @@ class RowGroupDecoder:
         runs: Sequence[RowGroupRun],
         stopped: threading.Event | None,
         cores: int,
+        ahead: int,
     ) -> list[Flat]:
-        """Flat files of the runs, as far as they can be made and kept, with so many cores. Runs that another process
-        is making come last."""
+        """Flat files of the runs, as far as they can be made and kept, with so many cores, and so many bytes on their
+        way at once. Runs that another process is making come last."""
         flats: list[Flat] = []
         waiting = list(runs)
         wait = False
         while waiting:
             left: list[RowGroupRun] = []
-            for run in waiting:
-                _check(stopped)
-                try:
-                    claim = cache.claim(run.key, wait=wait)
-                    flat = None if claim is None else self._make(claim, packs, run, stopped, cores)
-                except FileNotFoundError:  # someone removed the cache; the next claim makes it again
-                    continue
-                except OSError as error:  # the disk is full, or there is more than was estimated
-                    self._leave_out(packs, run)
-                    self._warn("decoded data is held in memory if it is not in the cache yet: %s", error)
-                    continue
-                except (CorruptError, DataError, NotFoundError):
-                    if len(run.groups) == 1:
-                        raise
-                    self._leave_out(packs, run)  # the row groups that are wanted may be others
-                    continue
-                if flat is None:
-                    left.append(run)
-                    continue
-                wait = False
-                flats.append(flat)
+            with ExitStack() as held:
+                claims = self._claims(cache, packs, waiting, left, wait, flats, held)
+                for (run, claim), fetches in fetched_ahead(
+                    claims, lambda claimed: self._fetches(packs, claimed[0].groups), ahead
+                ):
+                    _check(stopped)
+                    try:
+                        with claim:
+                            flats.append(self._make(claim, packs, run, fetches, stopped, cores))
+                    except FileNotFoundError:  # someone removed the cache; the next claim makes it again
+                        continue
+                    except OSError as error:  # the disk is full, or there is more than was estimated
+                        self._leave_out(packs, run, error)
+                    except (CorruptError, DataError, NotFoundError):
+                        if len(run.groups) == 1:
+                            raise
+                        self._leave_out(packs, run)  # the row groups that are wanted may be others
             wait = len(left) == len(waiting)
             waiting = left
         return flats
 
-    def _leave_out(self, packs: Packs, run: RowGroupRun) -> None:
-        """Decode the row groups of the run into memory from now on."""
-        self._may_be_kept(packs)[self._runs_of(packs).index(run)] = False
+    def _claims(
+        self,
+        cache: NodeCache,
+        packs: Packs,
+        runs: Sequence[RowGroupRun],
+        left: list[RowGroupRun],
+        wait: bool,
+        flats: list[Flat],
+        held: ExitStack,
+    ) -> Iterator[tuple[RowGroupRun, Claim]]:
+        """The runs that are to be made here, with their claims, which ``held`` closes in the end. Runs that another
+        process is making go to ``left``, the flat files of those that are there to ``flats``.
 
-    def _make(
-        self, claim: Claim, packs: Packs, run: RowGroupRun, stopped: threading.Event | None, cores: int
-    ) -> Flat:
-        """The run in the node cache."""
-        with claim:
+        Args:
+            wait: for the first claim, since this thread has no other: with one, two threads could wait for each other.
+        """
+        for run in runs:
+            try:
+                claim = cache.claim(run.key, wait=wait)
+            except FileNotFoundError:  # someone removed the cache; the next claim makes it again
+                continue
+            except OSError as error:  # the disk is full
+                self._leave_out(packs, run, error)
+                continue
+            if claim is None:
+                left.append(run)
+                continue
+            held.enter_context(claim)
             flat = self._find(run)  # another process was faster
             if flat is not None:
-                return flat
-            groups = [self._groups[group] for group in run.groups]
-            rows = sum(each.rows for each in groups)
-            pieces = self._pieces(packs, run.groups, stopped, cores)
-            blocks = write_flat(claim.file.fileno(), self._schema, packs, rows, pieces)
-            row_groups: dict[str, list[int]] = {}
-            for each in groups:
-                row_groups.setdefault(each.file.name, []).append(each.within)
-            described = {
-                "row_groups": row_groups,
-                "rows": rows,
-                "columns": [str(column) for column in self._columns(packs)],
-                "blocks": [block.to_json() for block in blocks],
-            }
-            return _flat_of(claim.publish(described), run)
+                claim.close()
+                flats.append(flat)
+                continue
+            wait = False
+            yield run, claim
+
+    def _leave_out(self, packs: Packs, run: RowGroupRun, error: OSError | None = None) -> None:
+        """Decode the row groups of the run into memory from now on."""
+        self._may_be_kept(packs)[self._runs_of(packs).index(run)] = False
+        if error is not None:
+            self._warn("decoded data is held in memory if it is not in the cache yet: %s", error)
+
+    def _make(
+        self,
+        claim: Claim,
+        packs: Packs,
+        run: RowGroupRun,
+        fetches: Sequence[Fetch],
+        stopped: threading.Event | None,
+        cores: int,
+    ) -> Flat:
+        """The run in the node cache."""
+        groups = self._arrived(run.groups, fetches)
+        rows = sum(each.rows for each in groups)
+        pieces = self._pieces(packs, run.groups, groups, stopped, cores)
+        blocks = write_flat(claim.file.fileno(), self._schema, packs, rows, pieces)
+        row_groups: dict[str, list[int]] = {}
+        for each in groups:
+            row_groups.setdefault(each.file.name, []).append(each.within)
+        described = {
+            "row_groups": row_groups,
+            "rows": rows,
+            "columns": [str(column) for column in self._columns(packs)],
+            "blocks": [block.to_json() for block in blocks],
+        }
+        return _flat_of(claim.publish(described), run)
+
+    def _fetches(self, packs: Packs, groups: Sequence[int]) -> list[Fetch]:
+        """The columns of these row groups on their way, by files, as far as they lie in stores without paths."""
+        far: dict[StoredFile, list[int]] = {}
+        for group in map(self._groups.__getitem__, groups):
+            if group.file.path is None:
+                far.setdefault(group.file, []).append(group.within)
+        needs = self._recipe.needs(name for pack in packs for name in pack)
+        fetches: list[Fetch] = []
+        try:
+            for file, withins in far.items():
+                fetches.append(Fetch(file, withins, present(file, needs)))
+        except BaseException:
+            for fetch in fetches:
+                fetch.close()
+            raise
+        return fetches
+
+    def _arrived(self, groups: Sequence[int], fetches: Sequence[Fetch]) -> list[Group]:
+        """The row groups, whose files are in memory if they lie far."""
+        near: dict[StoredFile, StoredFile] = {}
+        try:
+            for fetch in fetches:
+                file = fetch.result()
+                near[file] = file  # equal to the one that it is of
+        finally:
+            for fetch in fetches:
+                fetch.close()
+        chosen = [self._groups[group] for group in groups]
+        return [replace(each, file=near.get(each.file, each.file)) for each in chosen] if near else chosen
 
     def _warn(self, text: str, error: Exception) -> None:
         """Log a warning, once."""
@@ -348,8 +419,8 @@ class RowGroupDecoder:
         self, packs: Packs, groups: tuple[int, ...], stopped: threading.Event | None
     ) -> Flat:
         rows = sum(self._groups[group].rows for group in groups)
-        pieces = self._pieces(packs, groups, stopped, usable_cores())
-        descriptor = _memory_file()
+        pieces = self._pieces(packs, groups, self._near(packs, groups), stopped, usable_cores())
+        descriptor = memory_file()
         try:
             blocks = write_flat(descriptor, self._schema, packs, rows, pieces)
         except BaseException:
@@ -360,24 +431,46 @@ class RowGroupDecoder:
         weakref.finalize(flat, os.close, descriptor)
         return flat
 
+    def _near(self, packs: Packs, groups: Sequence[int]) -> Iterator[Group]:
+        """The row groups one after another; files that lie far are in memory, and the next ones on their way."""
+        batches: list[list[int]] = []  # whose requests can be one
+        size = 0
+        for group in groups:
+            if not batches or size >= REQUEST_BYTES:
+                batches.append([])
+                size = 0
+            batches[-1].append(group)
+            size += self._size(packs, [group])
+        for batch, fetches in fetched_ahead(batches, lambda batch: self._fetches(packs, batch)):
+            yield from self._arrived(batch, fetches)
+
     def _pieces(
-        self, packs: Packs, groups: Sequence[int], stopped: threading.Event | None, cores: int
+        self,
+        packs: Packs,
+        numbers: Sequence[int],
+        groups: Iterable[Group],
+        stopped: threading.Event | None,
+        cores: int,
     ) -> Iterator[Piece]:
-        """The rows of the row groups, some at a time."""
-        pieces = self._decoded(packs, groups, stopped, cores)
-        is_worth = cores > 1 and self._size(packs, groups) >= _WORTH_A_THREAD * len(groups)
+        """The rows of the row groups with these numbers, some at a time."""
+        pieces = self._decoded(packs, numbers, groups, stopped, cores)
+        is_worth = cores > 1 and self._size(packs, numbers) >= _WORTH_A_THREAD * len(numbers)
         return one_ahead(pieces) if is_worth else joined(pieces)
 
     def _decoded(
-        self, packs: Packs, groups: Sequence[int], stopped: threading.Event | None, cores: int
+        self,
+        packs: Packs,
+        numbers: Sequence[int],
+        groups: Iterable[Group],
+        stopped: threading.Event | None,
+        cores: int,
     ) -> Iterator[Piece]:
-        width = max(self._size(packs, groups), 1)
-        rows = max(sum(self._groups[group].rows for group in groups), 1)
+        width = max(self._size(packs, numbers), 1)
+        rows = max(sum(self._groups[number].rows for number in numbers), 1)
         size = max(_PIECE_BYTES, _COLUMN_BYTES * sum(map(len, packs)))
         at_once = min(max(size * rows // width, _FEWEST_ROWS), _MOST_ROWS)
         before = 0
-        for number in groups:
-            group = self._groups[number]
+        for group in groups:
             _check(stopped)
             for piece in pieces_of(group, self._recipe, packs, at_once, cores):
                 yield piece._replace(first=before + piece.first)
@@ -414,11 +507,3 @@ def _flat_of(found: CacheHit, run: RowGroupRun) -> Flat:
     identity = "flat", found.path.name, found.size, found.inode
     file = StoredFile(str(found.path), found.size, identity, found.path)
     return Flat(file, blocks, run.groups, True)
-
-
-def _memory_file() -> int:
-    """Descriptor of a file without a name, which is gone when it is closed: in memory where the system can."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("hopyard", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

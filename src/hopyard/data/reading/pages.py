@@ -76,7 +76,7 @@ def may_be_paged(column: Column) -> bool:
 
 def find_chunk(file: StoredFile, group: int, column: Column) -> Chunk | None:
     """The column's chunk in a row group, if the footer does not rule out that it can be read here."""
-    leaf = None if file.path is None else _list_leaves(file).get(column.name)
+    leaf = None if file.path is None else _list_leaves(file.origin or file).get(column.name)
     if leaf is None:
         return None
     number, dtype = leaf

@@ -148,8 +148,6 @@ def _decoded(group: Group, needed: Sequence[str], at_once: int, threads: int) ->
         opened = file.parquet(group.within, columns)
         return iter(opened.iter_batches(at_once, [group.within], columns, use_threads=False))
 
-    if file.path is None:  # each part would be fetched by itself
-        threads = 1
     parts = [batches_of(needed[part]) for part in _dealt(len(needed), threads, _COLUMNS_OF_A_THREAD)]
     if len(parts) == 1:
         yield from parts[0]

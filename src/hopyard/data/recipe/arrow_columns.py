@@ -13,6 +13,7 @@ from hopyard.data.columns.columns import ColumnData, all_missing, as_ragged, of_
 from hopyard.data.columns.convert_arrow import from_arrow
 from hopyard.data.columns.restore import lists_of_arrays
 from hopyard.data.columns.structs import flat_columns
+from hopyard.data.files.fetching import fetched
 from hopyard.data.files.stored import StoredFile
 from hopyard.data.layout import WIDENED, Values
 from hopyard.data.ragged import Ragged
@@ -143,7 +144,7 @@ def read_group(file: StoredFile, group: int, columns: Sequence[str], rows: int |
     """
     columns = present(file, columns)
     try:
-        opened = file.parquet(group, columns)
+        opened = fetched(file, [group], columns).parquet(group, columns)
         if rows is None:
             return opened.read_row_group(group, columns=columns, use_threads=False)
         first = next(opened.iter_batches(rows, [group], columns, use_threads=False), None)
@@ -173,8 +174,8 @@ def undecodable(file: StoredFile, group: int, columns: Sequence[str], error: Exc
 
 def damaged_column(file: StoredFile, group: int, columns: Iterable[str]) -> tuple[str, Exception] | None:
     """The first of these columns of a row group that Arrow cannot decode, and why; None if it can all."""
-    opened = file.parquet()
     for column in columns:
+        opened = fetched(file, [group], [column]).parquet()
         try:
             opened.read_row_group(group, columns=[column], use_threads=False)
         except (pa.ArrowInvalid, OSError) as error:

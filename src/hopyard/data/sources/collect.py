@@ -201,6 +201,9 @@ class _ColumnCollector:
         other = {"tensor": its.shape[1:], "ragged": its.shape}.get(its.kind)
         if mine == its:
             return data
+        if mine.kind == "ragged" and its.kind == "tensor" and its.shape and self._all_missing().all():
+            self.column, self._lengths = its, None  # nulls have the length of the others
+            return data
         if mine.kind == "ragged" and not self._count and holds_lists(its) and other is not None:
             self.column, lists = Column(mine.name, "ragged", its.dtype, other), other
             mine = self.column

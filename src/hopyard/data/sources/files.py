@@ -13,6 +13,7 @@ from hopyard.data.columns.convert import convert_columns
 from hopyard.data.columns.convert_arrow import from_arrow, is_list, is_unknown
 from hopyard.data.columns.restore import restore
 from hopyard.data.columns.structs import field_of, flat_columns
+from hopyard.data.files.fetching import fetched_groups
 from hopyard.data.files.found import CSV, PARQUET, find_data, is_any, is_url
 from hopyard.data.files.hive import check_own, constant_array, constant_column, hive_columns
 from hopyard.data.files.stored import StoredFile
@@ -164,9 +165,9 @@ def read_batches(file: StoredFile, columns: Sequence[str]) -> Iterator[pa.Table]
     Raises:
         CorruptError: a column of a row group cannot be decoded; names the file and both.
     """
-    for group in range(file.footer.num_row_groups):
+    for group, near in fetched_groups(file, range(file.footer.num_row_groups), columns):
         try:
-            opened = file.parquet(group, columns)
+            opened = near.parquet(group, columns)
             for batch in opened.iter_batches(_ROWS_AT_ONCE, [group], list(columns)):
                 if batch.num_rows:
                     yield pa.Table.from_batches([batch])
