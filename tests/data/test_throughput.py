@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopyard.data import mix, open_dataset, prepare, throughput
+from hopyard.data.order import epoch_windows
 from hopyard.data.reports.throughput import shuffle_quality
 from hopyard.errors import ColumnError, UsageError
 from hopyard.storage import LocalStore
@@ -95,8 +96,9 @@ def test_windows_are_in_between(parquet):
     rows = dataset.reach(window)
     assert 3000 < rows <= 5000
     quality = shuffle_quality(dataset, 512, window=window)
-    groups = rows // 1000
-    assert quality == pytest.approx(math.sqrt(1 + 512 / groups * (1 - groups / 20)), rel=0.25)
+    groups = [len(each.groups) for each in epoch_windows([1000] * 20, 0, 0, rows)]
+    squares = [count * (1 + 512 / count * (1 - count / 20)) for count in groups]
+    assert quality == pytest.approx(math.sqrt(sum(squares) / 20), rel=0.25)
 
 
 def test_quality_is_measured_on_the_rows_that_the_loader_gives(parquet):

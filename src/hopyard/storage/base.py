@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from hopyard.errors import UsageError
 from hopyard.storage.names import validate_name, validate_prefix
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -200,6 +199,12 @@ class Store(ABC):
         """A sentence for errors: how an object of a dataset that is damaged here is brought back."""
         return REMEDY
 
+    @property
+    def has_root(self) -> bool:
+        """Whether the store has places besides those of training and validation data: one of moved parts alone has
+        not."""
+        return True
+
     # Where a search keeps what it makes. Stores that let users move one of these override it.
     @property
     def train_data(self) -> Store:
@@ -304,12 +309,3 @@ class PrefixStore(Store):
 
     def __repr__(self) -> str:
         return f"{self._inner!r}.at({self._prefix[:-1]!r})"
-
-
-def has_root(store: Store) -> bool:
-    """Whether the store has places besides those of training and validation data; one of moved parts alone has not."""
-    try:
-        store.exists("root")
-    except UsageError:
-        return False
-    return True

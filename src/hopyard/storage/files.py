@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from hopyard.errors import UsageError
 from hopyard.storage.base import Buffer, Entry
 from hopyard.storage.names import TEMPORARY_PREFIX, path_given
+from hopyard.storage.oserrors import read_error
 from hopyard.wording import nearest
 
 Publish = Callable[[str, str], bool]
@@ -175,6 +176,9 @@ def walk(directory: str, name: str, links: bool = True) -> Iterator[Entry]:
 
     Args:
         links: whether they are followed; if not they are taken for files.
+
+    Raises:
+        StorageError: a directory may not be read.
     """
     try:
         with os.scandir(directory) as found:
@@ -186,6 +190,8 @@ def walk(directory: str, name: str, links: bool = True) -> Iterator[Entry]:
             )
     except (FileNotFoundError, NotADirectoryError):
         return
+    except OSError as error:
+        raise read_error(directory, error) from error
     for key, entry in entries:
         if key.endswith("/"):
             yield from walk(entry.path, name + key, links)

@@ -34,6 +34,10 @@ class PathStore(Store):
         return self._root or next(iter(self._moved.values()))
 
     @property
+    def has_root(self) -> bool:
+        return self._root is not None
+
+    @property
     def train_data(self) -> Store:
         return self._part("train_data")
 

@@ -128,6 +128,10 @@ class Wrapper(Store):
         return self._of(self.inner.foreign(), "")
 
     @property
+    def has_root(self) -> bool:
+        return self.inner.has_root
+
+    @property
     def train_data(self) -> Store:
         return self._of(self.inner.train_data, "train_data")
 

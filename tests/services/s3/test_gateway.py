@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.services.s3.conftest import Gateway
+from tests.s3_gateway import Gateway
 from tests.storage.test_conformance import OwnSuite
 from tests.storage.test_object_rooms import (  # noqa: F401 - are run here on this server
     test_a_file_replaced_by_one_of_the_same_size_is_noticed,

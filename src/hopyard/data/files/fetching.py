@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
-from itertools import pairwise
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from hopyard.data.files.stored import StoredFile
 
 T = TypeVar("T")
 
 AHEAD_BYTES = 192 << 20
-"""Bytes of objects that are in memory or on their way at once, in a loader; a row group that is larger is so alone."""
+"""Bytes of objects that are in memory or on their way at once, for a loader; a row group that is larger is so alone."""
 
-REQUEST_BYTES = 8 << 20
-"""Bytes of a request at most: over 30 ms and 100 MB/s, larger ones gain nothing."""
-
+_REQUEST = 8 << 20  # bytes at most: over 30 ms and 100 MB/s, larger ones gain nothing
 _GAP = (
     64 << 10
 )  # bytes between chunks that are fetched with them: less than what passes in the time of a request
-_REQUESTS = 16  # at once: 8 of 8 MiB fill a wire of 1 GB/s, smaller ones need more of them
+_AT_ONCE = 16  # requests: 8 of 8 MiB fill a wire of 1 GB/s, smaller ones need more of them
 _DICTIONARY = 100  # bytes that old writers did not count to a chunk (PARQUET-816)
 
 
@@ -34,26 +33,44 @@ class Fetch:
     """Columns of row groups of one object, on their way. Close it, or wait for its result, in the end.
 
     Attributes:
-        nbytes: of all requests.
+        nbytes: of the chunks and the gaps between them.
     """
 
-    def __init__(self, file: StoredFile, groups: Sequence[int], columns: Iterable[str]) -> None:
-        self._file = file
+    def __init__(
+        self, requests: Requests, file: StoredFile, groups: Sequence[int], columns: Iterable[str]
+    ) -> None:
+        self._requests, self._file = requests, file
         self._chunks = [(group, leaf) for leaf in file.leaves_of(columns) for group in groups]
-        ranges = _ranges(file, self._chunks)
-        self.nbytes: int = sum(end - start for start, end in ranges)
         self._descriptor = memory_file()
-        pool = _requests.pool()
-        self._coming: list[Future[None]] = [pool.submit(self._receive, *each) for each in ranges]
+        self._coming: list[Future[None]] = []
+        self.nbytes: int = 0
+        for start, end in _stretches(file, self._chunks):
+            self.nbytes += end - start
+            requests.add(self, start, end)
+
+    @property
+    def file(self) -> StoredFile:
+        return self._file
+
+    def expect(self, coming: Future[None]) -> None:
+        """Count an answer, which was asked for together with another fetch's, to this one's."""
+        self._coming.append(coming)
+
+    def receive(self, start: int, data: memoryview) -> None:
+        """Keep bytes of the object."""
+        while data:
+            written = os.pwrite(self._descriptor, data, start)
+            start, data = start + written, data[written:]
 
     def result(self) -> StoredFile:
-        """The object as a file in memory, of which these chunks are there, and nothing else.
+        """The object as a file in memory, in which these chunks are, and nothing else.
 
         Raises:
             CorruptError: the object was changed, or a chunk is not what was written.
             StorageError: they cannot be read.
         """
         try:
+            self._requests.send()
             for coming in self._coming:
                 coming.result()
             os.ftruncate(self._descriptor, self._file.size)
@@ -61,34 +78,165 @@ class Fetch:
         except BaseException:
             self.close()
             raise
-        path = Path(f"/dev/fd/{self._descriptor}")
-        near = replace(self._file, path=path, origin=self._file)
+        near = replace(self._file, path=Path(f"/dev/fd/{self._descriptor}"), origin=self._file)
         near.__dict__.update(_footer=self._file.footer, _checks=None)  # compared already
         weakref.finalize(near, os.close, self._descriptor)
         self._descriptor = -1
         return near
 
     def close(self) -> None:
-        """Drop what has come, and ask for no more."""
+        """Drop the bytes that have come, and wait for no more of them."""
+        if self._descriptor < 0:
+            return
+        self._requests.send()
         for coming in self._coming:
             coming.cancel()
         for coming in self._coming:
             if not coming.cancelled():
-                coming.exception()  # those that were sent are answered before their memory goes
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+                coming.exception()  # an answer on its way comes before its memory goes
+        os.close(self._descriptor)
+        self._descriptor = -1
 
-    def _receive(self, start: int, end: int) -> None:
-        data = memoryview(self._file.read(start, end - start))
-        while data:
-            written = os.pwrite(self._descriptor, data, start)
-            start, data = start + written, data[written:]
+
+@dataclass
+class _Range:
+    """Bytes [start, end) of an object, and the fetches that want parts of them."""
+
+    start: int
+    end: int
+    wanted: list[tuple[Fetch, int, int]] = field(default_factory=list)
+
+
+class Requests:
+    """Requests for stretches of objects that are asked for one after another: neighbours travel together.
+
+    The last one waits for its successor, until :meth:`send`. Threads may share it.
+    """
+
+    def __init__(self) -> None:
+        self._open: _Range | None = None
+        self._lock = threading.Lock()
+
+    def add(self, fetch: Fetch, start: int, end: int) -> None:
+        """Ask for [start, end) of the fetch's object."""
+        with self._lock:
+            last = self._open
+            if (
+                last is None
+                or last.wanted[0][0].file != fetch.file
+                or not last.start <= start <= last.end + _GAP
+            ):
+                self._send()
+                last = self._open = _Range(start, start)
+            last.end = max(end, last.end)
+            last.wanted.append((fetch, start, end))
+            while last.end - last.start >= _REQUEST:
+                cut = last.start + _REQUEST
+                rest = _Range(cut, last.end, [each for each in last.wanted if each[2] > cut])
+                last.end = cut
+                self._send()
+                last = self._open = rest if rest.wanted else None
+                if last is None:
+                    return
+
+    def send(self) -> None:
+        """Wait for no successor any more."""
+        with self._lock:
+            self._send()
+
+    def _send(self) -> None:
+        wanted, self._open = self._open, None
+        if wanted is not None:
+            coming = _pool.get().submit(_receive, wanted)
+            for fetch, _, _ in wanted.wanted:
+                fetch.expect(coming)
+
+
+def _receive(wanted: _Range) -> None:
+    file = wanted.wanted[0][0].file
+    data = memoryview(file.read(wanted.start, wanted.end - wanted.start))
+    for fetch, start, end in wanted.wanted:
+        first, last = max(start, wanted.start), min(end, wanted.end)
+        fetch.receive(first, data[first - wanted.start : last - wanted.start])
+
+
+class Ahead(Generic[T]):
+    """Items one after another with their fetches, of which the next ones are under way. Threads may share it.
+
+    Args:
+        items: in the order in which they are taken; asked for in one thread at a time.
+        begin: begins the fetches of an item.
+        most: bytes that are here or on their way at once, if these are not of one item.
+    """
+
+    def __init__(
+        self,
+        items: Iterable[T],
+        begin: Callable[[T, Requests], Sequence[Fetch]],
+        most: int = AHEAD_BYTES,
+    ) -> None:
+        self._items, self._begin, self._most = iter(items), begin, most
+        self._requests = Requests()
+        self._waiting: deque[tuple[T, Sequence[Fetch], int]] = deque()
+        self._used = 0  # bytes of all that are waiting or taken
+        self._is_over = False
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def taken(self) -> Iterator[tuple[T, Sequence[Fetch]] | None]:
+        """The next item with its fetches, which count as long as the context lasts; None: there is none."""
+        with self._lock:
+            while not self._is_over and (not self._waiting or self._used < self._most):
+                self._add()
+            taken = self._waiting.popleft() if self._waiting else None
+        try:
+            yield None if taken is None else taken[:2]
+        finally:
+            for fetch in () if taken is None else taken[1]:
+                fetch.close()
+            with self._lock:
+                self._used -= 0 if taken is None else taken[2]
+
+    def _add(self) -> None:
+        try:
+            item = next(self._items)
+        except StopIteration:
+            self._is_over = True
+            self._requests.send()
+            return
+        fetches = self._begin(item, self._requests)
+        size = sum(fetch.nbytes for fetch in fetches)
+        self._waiting.append((item, fetches, size))
+        self._used += size
+
+    def close(self) -> None:
+        """Take no more: fetches that nobody took are closed."""
+        with self._lock:
+            self._is_over = True
+            for _, fetches, _ in self._waiting:
+                for fetch in fetches:
+                    fetch.close()
+            self._waiting.clear()
+
+
+def fetched_ahead(
+    items: Iterable[T], begin: Callable[[T, Requests], Sequence[Fetch]]
+) -> Iterator[tuple[T, Sequence[Fetch]]]:
+    """The items of an :class:`Ahead`, for one thread; an item's fetches count until the next one is asked for."""
+    ahead = Ahead(items, begin)
+    try:
+        while True:
+            with ahead.taken() as taken:
+                if taken is None:
+                    return
+                yield taken
+    finally:
+        ahead.close()
 
 
 def fetched(file: StoredFile, groups: Sequence[int], columns: Iterable[str]) -> StoredFile:
     """The file, if it is at a path; else columns of its row groups as a file in memory. Raises as ``Fetch.result``."""
-    return file if file.path is not None else Fetch(file, groups, columns).result()
+    return file if file.path is not None else Fetch(Requests(), file, groups, columns).result()
 
 
 def fetched_groups(
@@ -100,39 +248,10 @@ def fetched_groups(
         yield from ((group, file) for group in groups)
         return
     columns = list(columns)
-    for group, (fetch,) in fetched_ahead(groups, lambda group: [Fetch(file, [group], columns)]):
+    for group, (fetch,) in fetched_ahead(
+        groups, lambda group, requests: [Fetch(requests, file, [group], columns)]
+    ):
         yield group, fetch.result()
-
-
-def fetched_ahead(
-    items: Iterable[T], begin: Callable[[T], Sequence[Fetch]], most: int = AHEAD_BYTES
-) -> Iterator[tuple[T, Sequence[Fetch]]]:
-    """Each item with its fetches, of which the next ones are under way: as many as ``most`` bytes allow, one at least.
-
-    Those of an item count until the next item is asked for. Fetches whose items were not given out are closed.
-    """
-    source = iter(items)
-    waiting: deque[tuple[T, Sequence[Fetch], int]] = deque()
-    used, is_over = 0, False
-    try:
-        while True:
-            while not is_over and (not waiting or sum(each[2] for each in waiting) + used < most):
-                try:
-                    item = next(source)
-                except StopIteration:
-                    is_over = True
-                    break
-                fetches = begin(item)
-                waiting.append((item, fetches, sum(fetch.nbytes for fetch in fetches)))
-            if not waiting:
-                return
-            item, fetches, used = waiting.popleft()
-            yield item, fetches
-            used = 0
-    finally:
-        for _, fetches, _ in waiting:
-            for fetch in fetches:
-                fetch.close()
 
 
 def memory_file() -> int:
@@ -143,8 +262,8 @@ def memory_file() -> int:
         return os.dup(file.fileno())
 
 
-def _ranges(file: StoredFile, chunks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """[start, end) of the requests for these chunks, in order."""
+def _stretches(file: StoredFile, chunks: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """[start, end) of chunks that follow each other, in order."""
     stretches: list[list[int]] = []
     for start, end in sorted(file.chunk_bounds(group, leaf) for group, leaf in chunks):
         end = min(end + (0 if file.checks else _DICTIONARY), file.size)
@@ -152,28 +271,23 @@ def _ranges(file: StoredFile, chunks: Iterable[tuple[int, int]]) -> list[tuple[i
             stretches[-1][1] = max(end, stretches[-1][1])
         elif 0 <= start < end:
             stretches.append([start, end])
-    ranges: list[tuple[int, int]] = []
-    for start, end in stretches:
-        count = -(-(end - start) // REQUEST_BYTES)
-        bounds = [start + (end - start) * number // count for number in range(count + 1)]
-        ranges += pairwise(bounds)
-    return ranges
+    return stretches
 
 
-class _Requests:
+class _Pool:
     """Threads that wait for answers, of the whole process; a fork has its own."""
 
     def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
+        self._threads: ThreadPoolExecutor | None = None
 
-    def pool(self) -> ThreadPoolExecutor:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_REQUESTS, "hopyard-fetch")
-        return self._pool
+    def get(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_AT_ONCE, "hopyard-fetch")
+        return self._threads
 
     def forget(self) -> None:
-        self._pool = None
+        self._threads = None
 
 
-_requests = _Requests()
-os.register_at_fork(after_in_child=_requests.forget)
+_pool = _Pool()
+os.register_at_fork(after_in_child=_pool.forget)

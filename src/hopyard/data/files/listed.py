@@ -66,6 +66,9 @@ def open_entry(store: Store | None, entry: FileEntry) -> StoredFile:
         CorruptError: it is another.
         NotFoundError: it is not there.
     """
+    file = StoredFile.known(store, entry.name, entry.identity) if isinstance(entry, ForeignEntry) else None
+    if file is not None:
+        return file
     file = StoredFile.open(store, entry.name)
     if file.size != entry.size:
         raise CorruptError(

@@ -83,7 +83,7 @@ class StoredFile:
                     f"{store.url} holds no {name}, a file of the dataset. Restore it, or prepare the data again."
                 ) from None
             identity: tuple[Any, ...] = store.url, name, end.size, end.version
-            file = cls(f"{store.url}: {name}", end.size, identity, None, store, name, store.remedy)
+            file = cls._in_store(store, name, identity)
             file.__dict__["_end"] = bytes(end.data)
             return file
         assert path is not None
@@ -91,6 +91,24 @@ class StoredFile:
         identity, size = _identity_at(text)
         remedy = REMEDY if store is None else store.remedy
         return cls(text, size, identity, Path(text), remedy=remedy)
+
+    @classmethod
+    def _in_store(cls, store: Store, name: str, identity: tuple[Any, ...]) -> StoredFile:
+        return cls(f"{store.url}: {name}", identity[2], identity, None, store, name, store.remedy)
+
+    @classmethod
+    def known(cls, store: Store | None, name: str, identity: tuple[Any, ...]) -> StoredFile | None:
+        """An object as this process opened it before, without a request: reading from it shows whether it is still
+        that one. None if its end, or its version, is not known."""
+        found = _footers.get(identity)
+        if store is None or store.path(name) is not None or identity[-1] is None:
+            return None
+        if found is None or identity not in _checks:
+            return None
+        file = cls._in_store(store, name, identity)
+        file.__dict__["_footer"], file.__dict__["_digest"] = found
+        file.__dict__["_checks"] = _checks[identity]
+        return file
 
     def check_unchanged(self) -> None:
         """Look whether the file is still the one that was opened.
@@ -387,8 +405,8 @@ class StoredFile:
     def _read_object_end(self) -> None:
         """Keep checksums, footer and the digest of the footer of an object: from the bytes that came when it was
         opened, as long as they are short."""
-        tail = memoryview(self.__dict__["_end"])
-        start = self.size - len(tail)
+        start = max(self.size - SHORT_END, 0)
+        tail = memoryview(self.__dict__.get("_end") or self.read(start, self.size - start))
 
         def near(first: int, length: int) -> Buffer:
             at = first - start
@@ -399,6 +417,11 @@ class StoredFile:
         end = near(self.size - length, length) if len(tail) < length <= self.size else tail
         self.__dict__["_footer"] = self._footer_in(end)
         self.__dict__["_digest"] = digest(memoryview(end)[-length:-8], _FOOTER_DOMAIN)
+        self.__dict__.pop("_end", None)
+        remember(_checks, self.identity, self.__dict__["_checks"], _REMEMBERED_FOOTERS)
+        remember(
+            _footers, self.identity, (self.__dict__["_footer"], self.__dict__["_digest"]), _REMEMBERED_FOOTERS
+        )
 
     @property
     def footer(self) -> pq.FileMetaData:

@@ -19,7 +19,7 @@ from hopyard.data.opening.foreign import ForeignFiles, files_of, foreign_files
 from hopyard.data.recipe.recipe import CachedTransform
 from hopyard.errors import DataError, InvalidNameError, NotFoundError, UsageError
 from hopyard.storage import open_store
-from hopyard.storage.base import Store, has_root
+from hopyard.storage.base import Store
 from hopyard.wording import counted, nearest
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -170,11 +170,11 @@ def _from_store(store: Store, split: str, options: OpeningOptions) -> Dataset:
     """
     part = store.train_data if split == "train" else store.val_data
     single = store.single_train if split == "train" else store.single_val
-    places = [(part, single), *([(store, True)] if has_root(store) else [])]
+    places = [(part, single), *([(store, True)] if store.has_root else [])]
     for place, may_be_foreign in places:
-        if place.exists(MANIFEST_NAME):
-            return _reopened(Dataset(place, _manifest(place, MANIFEST_NAME)), options)
         listed = [entry.name for entry in place.list()]
+        if MANIFEST_NAME in listed:
+            return _reopened(Dataset(place, _manifest(place, MANIFEST_NAME)), options)
         dataset = _newest(place, listed, split)
         if dataset is not None:
             return _reopened(dataset, options)

@@ -11,7 +11,7 @@ from hopyard.data.files.unfinished import refuse_leftovers
 from hopyard.data.manifest import MANIFEST_NAME, Manifest
 from hopyard.errors import CorruptError, DataError, FormatError, NotFoundError
 from hopyard.storage import open_store
-from hopyard.storage.base import Store, has_root
+from hopyard.storage.base import Store
 from hopyard.wording import counted, describe_bytes
 
 
@@ -87,7 +87,7 @@ def verify(
 
 def _places(store: Store) -> list[Store]:
     """Places of a store's datasets: the root, and the places that parts of it were moved to."""
-    places = [store] if has_root(store) else []
+    places = [store] if store.has_root else []
     places += [store.train_data] if store.single_train else []
     return places + ([store.val_data] if store.single_val else [])
 

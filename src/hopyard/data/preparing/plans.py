@@ -10,7 +10,7 @@ from hopyard.data.preparing.exchange import Frame
 from hopyard.data.preparing.prepared import Prepared, find_prepared
 from hopyard.errors import NotFoundError
 from hopyard.objects.digests import digest_json
-from hopyard.storage.base import Store, has_root
+from hopyard.storage.base import Store
 
 PLANS = "plans"
 
@@ -24,7 +24,7 @@ class PlanIndex:
     def __init__(self, store: Store, frames: Sequence[Frame], arguments: Mapping[str, Any]) -> None:
         self._store = store
         keys = [frame.plan_key() for frame in frames]
-        known = None not in keys and has_root(store)
+        known = None not in keys and store.has_root
         self._name = f"{digest_json({'plans': keys, **arguments}, 'hopyard.plan')}.json" if known else None
 
     def find(self, settings: Mapping[str, Any]) -> Prepared | None:

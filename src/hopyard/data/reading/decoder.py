@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hopyard.data.cache.node import CacheHit, Claim, NodeCache
-from hopyard.data.files.fetching import AHEAD_BYTES, REQUEST_BYTES, Fetch, fetched_ahead, memory_file
+from hopyard.data.files.fetching import Ahead, Fetch, Requests, fetched_ahead, memory_file
 from hopyard.data.files.parallel import on_all_cores
 from hopyard.data.files.stored import StoredFile
 from hopyard.data.order import HELD_BYTES, WINDOW_BYTES
@@ -229,34 +229,23 @@ class RowGroupDecoder:
         missing = missing[start:] + missing[:start]
         threads = min(_MOST_THREADS, usable_cores(), len(missing))
         try:
-            if threads == 1:
-                flats += self._make_each(cache, packs, missing, stopped, usable_cores(), AHEAD_BYTES)
-            else:
-                with ThreadPoolExecutor(threads, "hopyard-decode") as pool:
-                    for part in pool.map(
-                        lambda part: self._make_each(
-                            cache, packs, part, stopped, usable_cores() // threads, AHEAD_BYTES // threads
-                        ),
-                        [missing[number::threads] for number in range(threads)],
-                    ):
-                        flats += part
+            flats += self._make_all(cache, packs, missing, stopped, threads)
         except NotWritableError as error:
             self._warn("decoded data is held in memory only: %s", error)
             self._cache = None
             self._kept.clear()
         return flats
 
-    def _make_each(
+    def _make_all(
         self,
         cache: NodeCache,
         packs: Packs,
         runs: Sequence[RowGroupRun],
         stopped: threading.Event | None,
-        cores: int,
-        ahead: int,
+        threads: int,
     ) -> list[Flat]:
-        """Flat files of the runs, as far as they can be made and kept, with so many cores, and so many bytes on their
-        way at once. Runs that another process is making come last."""
+        """Flat files of the runs, as far as they can be made and kept. Runs that another process is making come
+        last."""
         flats: list[Flat] = []
         waiting = list(runs)
         wait = False
@@ -264,9 +253,39 @@ class RowGroupDecoder:
             left: list[RowGroupRun] = []
             with ExitStack() as held:
                 claims = self._claims(cache, packs, waiting, left, wait, flats, held)
-                for (run, claim), fetches in fetched_ahead(
-                    claims, lambda claimed: self._fetches(packs, claimed[0].groups), ahead
-                ):
+                ahead = Ahead(
+                    claims, lambda claimed, requests: self._fetches(packs, claimed[0].groups, requests)
+                )
+                held.callback(ahead.close)
+                if threads == 1:
+                    flats += self._make_each(ahead, packs, stopped, usable_cores())
+                else:
+                    with ThreadPoolExecutor(threads, "hopyard-decode") as pool:
+                        making = [
+                            pool.submit(self._make_each, ahead, packs, stopped, usable_cores() // threads)
+                            for _ in range(threads)
+                        ]
+                    for made in making:
+                        flats += made.result()
+            wait = len(left) == len(waiting)
+            waiting = left
+        return flats
+
+    def _make_each(
+        self,
+        ahead: Ahead[tuple[RowGroupRun, Claim]],
+        packs: Packs,
+        stopped: threading.Event | None,
+        cores: int,
+    ) -> list[Flat]:
+        """Flat files of runs that are taken one after another, with so many cores; after an error nobody takes one."""
+        flats: list[Flat] = []
+        try:
+            while True:
+                with ahead.taken() as taken:
+                    if taken is None:
+                        return flats
+                    (run, claim), fetches = taken
                     _check(stopped)
                     try:
                         with claim:
@@ -279,9 +298,9 @@ class RowGroupDecoder:
                         if len(run.groups) == 1:
                             raise
                         self._leave_out(packs, run)  # the row groups that are wanted may be others
-            wait = len(left) == len(waiting)
-            waiting = left
-        return flats
+        except BaseException:
+            ahead.close()
+            raise
 
     def _claims(
         self,
@@ -350,7 +369,7 @@ class RowGroupDecoder:
         }
         return _flat_of(claim.publish(described), run)
 
-    def _fetches(self, packs: Packs, groups: Sequence[int]) -> list[Fetch]:
+    def _fetches(self, packs: Packs, groups: Sequence[int], requests: Requests) -> list[Fetch]:
         """The columns of these row groups on their way, by files, as far as they lie in stores without paths."""
         far: dict[StoredFile, list[int]] = {}
         for group in map(self._groups.__getitem__, groups):
@@ -360,7 +379,7 @@ class RowGroupDecoder:
         fetches: list[Fetch] = []
         try:
             for file, withins in far.items():
-                fetches.append(Fetch(file, withins, present(file, needs)))
+                fetches.append(Fetch(requests, file, withins, present(file, needs)))
         except BaseException:
             for fetch in fetches:
                 fetch.close()
@@ -370,13 +389,9 @@ class RowGroupDecoder:
     def _arrived(self, groups: Sequence[int], fetches: Sequence[Fetch]) -> list[Group]:
         """The row groups, whose files are in memory if they lie far."""
         near: dict[StoredFile, StoredFile] = {}
-        try:
-            for fetch in fetches:
-                file = fetch.result()
-                near[file] = file  # equal to the one that it is of
-        finally:
-            for fetch in fetches:
-                fetch.close()
+        for fetch in fetches:
+            file = fetch.result()
+            near[file] = file  # equal to the one that it is of
         chosen = [self._groups[group] for group in groups]
         return [replace(each, file=near.get(each.file, each.file)) for each in chosen] if near else chosen
 
@@ -433,16 +448,10 @@ class RowGroupDecoder:
 
     def _near(self, packs: Packs, groups: Sequence[int]) -> Iterator[Group]:
         """The row groups one after another; files that lie far are in memory, and the next ones on their way."""
-        batches: list[list[int]] = []  # whose requests can be one
-        size = 0
-        for group in groups:
-            if not batches or size >= REQUEST_BYTES:
-                batches.append([])
-                size = 0
-            batches[-1].append(group)
-            size += self._size(packs, [group])
-        for batch, fetches in fetched_ahead(batches, lambda batch: self._fetches(packs, batch)):
-            yield from self._arrived(batch, fetches)
+        for group, fetches in fetched_ahead(
+            groups, lambda group, requests: self._fetches(packs, [group], requests)
+        ):
+            yield from self._arrived([group], fetches)
 
     def _pieces(
         self,

@@ -148,9 +148,11 @@ class Reader:
             file.check_not_written()
 
     def check_unchanged(self) -> None:
-        """Raise CorruptError if a file is no longer as it was opened; names it."""
+        """Raise CorruptError if a file is no longer as it was opened; names it. Reading from an object in a store
+        without paths shows it by itself."""
         for file in self._files.values():
-            file.check_unchanged()
+            if file.path is not None:
+                file.check_unchanged()
 
     def window_rows(self, window: int) -> int | None:
         """Number of rows of a window whose columns, decoded, all stay within ``window`` bytes together.
