@@ -1,4 +1,4 @@
-"""The rows of one epoch in their order: one window at hand, the next one on its way."""
+"""The rows of one epoch in their order: one window at hand, the next ones on their way."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hopyard.data.order import Rows, Window
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.views import Batch, Ordered, RowGroupView, Wanted, join
 
+_LOADED_AT_ONCE = 2  # windows: the second fills the wire while the last row groups of the first are decoded
 _MANY_ROWS = 1 << 18  # their order takes milliseconds, in which row groups are decoded
 
 
@@ -49,7 +50,8 @@ class WindowStream(EpochStream):
         self._windows = windows
         self._ends = list(accumulate(window.rows for window in windows))
         self._start = self._stop = 0
-        self._ahead: tuple[int, Future[tuple[Rowset | None, Rows]]] | None = None
+        self._most = max((window.rows for window in windows), default=0)
+        self._ahead: dict[int, Future[tuple[Rowset | None, Rows]]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._stopped = threading.Event()
         self._process = os.getpid()
@@ -92,22 +94,28 @@ class WindowStream(EpochStream):
     def _leave_to_parent(self) -> None:
         """Forget, in a fork, the work in the background: its thread is only in the parent."""
         if self._process != os.getpid():
-            self._ahead = self._pool = None
+            self._ahead, self._pool = {}, None
             self._stopped, self._process = threading.Event(), os.getpid()
 
     def _open(self, number: int) -> None:
         self._leave_to_parent()
-        ahead, self._ahead = self._ahead, None
-        view, order = ahead[1].result() if ahead is not None and ahead[0] == number else self._load(number)
+        ahead = self._ahead.pop(number, None)
+        view, order = self._load(number) if ahead is None else ahead.result()
         assert view is not None  # only close() stops the loading of a window
         self._view, self._order = view, order
         self._gather = Ordered(view, order).gather if isinstance(view, RowGroupView) else self._gather_rows
         self._stop = self._ends[number]
         self._start = self._stop - self._windows[number].rows
-        if number + 1 < len(self._windows):
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(1, "hopyard-window")
-            self._ahead = number + 1, self._pool.submit(self._load, number + 1)
+        self._ahead = {later: coming for later, coming in self._ahead.items() if later > number}
+        rows = 0
+        for later in range(number + 1, min(number + 1 + _LOADED_AT_ONCE, len(self._windows))):
+            rows += self._windows[later].rows
+            if later > number + 1 and rows > self._most:
+                break
+            if later not in self._ahead:
+                if self._pool is None:
+                    self._pool = ThreadPoolExecutor(_LOADED_AT_ONCE, "hopyard-window")
+                self._ahead[later] = self._pool.submit(self._load, later)
 
     def _load(self, number: int) -> tuple[Rowset | None, Rows]:
         window = self._windows[number]

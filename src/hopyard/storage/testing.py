@@ -96,6 +96,21 @@ class StoreSuite:
                 store.get("a", start, length)
             _check_named(caught.value, store, "a")
 
+    def test_reading_tells_what_the_object_was(self, store: Store) -> None:
+        for data in (b"0123456789", b"01234"):
+            store.put("a/b", data)
+            for start, length in ((0, None), (2, 3), (-3, None), (-20, None), (-5, 2), (3, None), (1, 0)):
+                begin = max(start + len(data), 0) if start < 0 else start
+                part = store.read("a/b", start, length)
+                assert bytes(part.data) == data[begin : None if length is None else begin + length]
+                assert (part.size, part.version) == (len(data), store.version("a/b"))
+        store.put("empty", b"")
+        assert bytes(store.read("empty", -8).data) == bytes(store.read("empty").data) == b""
+        with pytest.raises(CorruptError):
+            store.read("a/b", 3, 3)
+        with pytest.raises(NotFoundError):
+            store.read("nothing", -8)
+
     def test_a_name_that_is_not_there(self, store: Store) -> None:
         store.put("digits/weights", b"x")
         for name in ("digits/weight", "digits", "nothing", "digits/weights/0"):

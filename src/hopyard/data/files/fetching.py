@@ -18,8 +18,8 @@ from hopyard.data.files.stored import StoredFile
 
 T = TypeVar("T")
 
-AHEAD_BYTES = 192 << 20
-"""Bytes of objects that are in memory or on their way at once, for a loader; a row group that is larger is so alone."""
+AHEAD_BYTES = 128 << 20
+"""Bytes of objects that are in memory or on their way at once, in a process; each reader has one row group anyway."""
 
 _REQUEST = 8 << 20  # bytes at most: over 30 ms and 100 MB/s, larger ones gain nothing
 _GAP = (
@@ -33,24 +33,23 @@ class Fetch:
     """Columns of row groups of one object, on their way. Close it, or wait for its result, in the end.
 
     Attributes:
+        file: the object.
         nbytes: of the chunks and the gaps between them.
+        closed: nobody wants the bytes any more.
     """
 
     def __init__(
         self, requests: Requests, file: StoredFile, groups: Sequence[int], columns: Iterable[str]
     ) -> None:
-        self._requests, self._file = requests, file
+        self._requests, self.file = requests, file
         self._chunks = [(group, leaf) for leaf in file.leaves_of(columns) for group in groups]
         self._descriptor = memory_file()
         self._coming: list[Future[None]] = []
         self.nbytes: int = 0
+        self.closed = False
         for start, end in _stretches(file, self._chunks):
             self.nbytes += end - start
             requests.add(self, start, end)
-
-    @property
-    def file(self) -> StoredFile:
-        return self._file
 
     def expect(self, coming: Future[None]) -> None:
         """Count an answer, which was asked for together with another fetch's, to this one's."""
@@ -70,16 +69,16 @@ class Fetch:
             StorageError: they cannot be read.
         """
         try:
-            self._requests.send()
+            self._requests.send(self)
             for coming in self._coming:
                 coming.result()
-            os.ftruncate(self._descriptor, self._file.size)
-            self._file.check_fetched(self._descriptor, self._chunks)
+            os.ftruncate(self._descriptor, self.file.size)
+            self.file.check_fetched(self._descriptor, self._chunks)
         except BaseException:
             self.close()
             raise
-        near = replace(self._file, path=Path(f"/dev/fd/{self._descriptor}"), origin=self._file)
-        near.__dict__.update(_footer=self._file.footer, _checks=None)  # compared already
+        near = replace(self.file, path=Path(f"/dev/fd/{self._descriptor}"), origin=self.file)
+        near.__dict__.update(_footer=self.file.footer, _checks=None)  # compared already
         weakref.finalize(near, os.close, self._descriptor)
         self._descriptor = -1
         return near
@@ -88,12 +87,10 @@ class Fetch:
         """Drop the bytes that have come, and wait for no more of them."""
         if self._descriptor < 0:
             return
-        self._requests.send()
+        self.closed = True
+        self._requests.send(self)
         for coming in self._coming:
-            coming.cancel()
-        for coming in self._coming:
-            if not coming.cancelled():
-                coming.exception()  # an answer on its way comes before its memory goes
+            coming.exception()  # an answer on its way comes before its memory goes
         os.close(self._descriptor)
         self._descriptor = -1
 
@@ -139,20 +136,25 @@ class Requests:
                 if last is None:
                     return
 
-    def send(self) -> None:
-        """Wait for no successor any more."""
+    def send(self, fetch: Fetch | None = None) -> None:
+        """Wait for no successor any more, if this fetch (None: any) wants a part of the last request."""
         with self._lock:
-            self._send()
+            if self._open is not None and (
+                fetch is None or any(each is fetch for each, _, _ in self._open.wanted)
+            ):
+                self._send()
 
     def _send(self) -> None:
         wanted, self._open = self._open, None
         if wanted is not None:
-            coming = _pool.get().submit(_receive, wanted)
+            coming = _wire.threads().submit(_receive, wanted)
             for fetch, _, _ in wanted.wanted:
                 fetch.expect(coming)
 
 
 def _receive(wanted: _Range) -> None:
+    if all(fetch.closed for fetch, _, _ in wanted.wanted):
+        return
     file = wanted.wanted[0][0].file
     data = memoryview(file.read(wanted.start, wanted.end - wanted.start))
     for fetch, start, end in wanted.wanted:
@@ -166,19 +168,12 @@ class Ahead(Generic[T]):
     Args:
         items: in the order in which they are taken; asked for in one thread at a time.
         begin: begins the fetches of an item.
-        most: bytes that are here or on their way at once, if these are not of one item.
     """
 
-    def __init__(
-        self,
-        items: Iterable[T],
-        begin: Callable[[T, Requests], Sequence[Fetch]],
-        most: int = AHEAD_BYTES,
-    ) -> None:
-        self._items, self._begin, self._most = iter(items), begin, most
+    def __init__(self, items: Iterable[T], begin: Callable[[T, Requests], Sequence[Fetch]]) -> None:
+        self._items, self._begin = iter(items), begin
         self._requests = Requests()
         self._waiting: deque[tuple[T, Sequence[Fetch], int]] = deque()
-        self._used = 0  # bytes of all that are waiting or taken
         self._is_over = False
         self._lock = threading.Lock()
 
@@ -186,7 +181,7 @@ class Ahead(Generic[T]):
     def taken(self) -> Iterator[tuple[T, Sequence[Fetch]] | None]:
         """The next item with its fetches, which count as long as the context lasts; None: there is none."""
         with self._lock:
-            while not self._is_over and (not self._waiting or self._used < self._most):
+            while not self._is_over and (not self._waiting or _wire.used < AHEAD_BYTES):
                 self._add()
             taken = self._waiting.popleft() if self._waiting else None
         try:
@@ -194,8 +189,7 @@ class Ahead(Generic[T]):
         finally:
             for fetch in () if taken is None else taken[1]:
                 fetch.close()
-            with self._lock:
-                self._used -= 0 if taken is None else taken[2]
+            _wire.count(0 if taken is None else -taken[2])
 
     def _add(self) -> None:
         try:
@@ -207,15 +201,16 @@ class Ahead(Generic[T]):
         fetches = self._begin(item, self._requests)
         size = sum(fetch.nbytes for fetch in fetches)
         self._waiting.append((item, fetches, size))
-        self._used += size
+        _wire.count(size)
 
     def close(self) -> None:
         """Take no more: fetches that nobody took are closed."""
         with self._lock:
             self._is_over = True
-            for _, fetches, _ in self._waiting:
+            for _, fetches, size in self._waiting:
                 for fetch in fetches:
                     fetch.close()
+                _wire.count(-size)
             self._waiting.clear()
 
 
@@ -274,20 +269,32 @@ def _stretches(file: StoredFile, chunks: Iterable[tuple[int, int]]) -> list[list
     return stretches
 
 
-class _Pool:
-    """Threads that wait for answers, of the whole process; a fork has its own."""
+class _Wire:
+    """Threads that wait for answers, and the bytes that are here or on their way, of the whole process; a fork has its
+    own.
+
+    Attributes:
+        used: these bytes.
+    """
 
     def __init__(self) -> None:
-        self._threads: ThreadPoolExecutor | None = None
-
-    def get(self) -> ThreadPoolExecutor:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(_AT_ONCE, "hopyard-fetch")
-        return self._threads
+        self.forget()
 
     def forget(self) -> None:
-        self._threads = None
+        self.used = 0
+        self._threads: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def count(self, more: int) -> None:
+        with self._lock:
+            self.used += more
+
+    def threads(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(_AT_ONCE, "hopyard-fetch")
+            return self._threads
 
 
-_pool = _Pool()
-os.register_at_fork(after_in_child=_pool.forget)
+_wire = _Wire()
+os.register_at_fork(after_in_child=_wire.forget)
