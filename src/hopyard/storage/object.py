@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from hopyard.errors import CorruptError, InvalidNameError, NotFoundError, StorageError, UsageError
@@ -25,7 +25,9 @@ from hopyard.storage.base import Buffer, Entry, Part, Store
 from hopyard.storage.forks import check_process
 from hopyard.storage.names import validate_name, validate_prefix
 from hopyard.storage.nesting import Nesting
-from hopyard.storage.objecterrors import bucket_error, request_error
+from hopyard.storage.objecterrors import CUT_OFF, bucket_error, request_error
+
+T = TypeVar("T")
 
 SCHEMES = {
     "s3": "S3Store",
@@ -94,8 +96,7 @@ class ObjectStore(Store):
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         self._checked(name)
         if start == 0 and length is None:
-            with self._errors(name):
-                return bytes(_obstore().get(self._client, name).bytes())
+            return self._asked(name, lambda: bytes(_obstore().get(self._client, name).bytes()))
         data = b""
         if length != 0:
             wanted = {"offset": start} if length is None else (start, start + length)
@@ -141,9 +142,12 @@ class ObjectStore(Store):
 
     def _ranged(self, name: str, wanted: Any) -> Part:
         """Bytes of an object by one request; fewer than wanted where it ends."""
-        with self._errors(name):
+
+        def ask() -> Part:
             found = _obstore().get(self._client, name, options={"range": wanted})
             return Part(memoryview(found.bytes()), found.meta["size"], _version(found.meta))
+
+        return self._asked(name, ask)
 
     def foreign(self) -> Store:
         return _ForeignObjects(self._url, **self._options)
@@ -187,8 +191,9 @@ class ObjectStore(Store):
     def list(self, prefix: str = "") -> Iterator[Entry]:
         if prefix:
             self._checked(prefix)
-        with self._errors(prefix):
-            pages = list(_obstore().list(self._client, prefix or None, chunk_size=1000))
+        pages = self._asked(
+            prefix, lambda: list(_obstore().list(self._client, prefix or None, chunk_size=1000))
+        )
         # Most buckets list in order of names, but not all.
         found = sorted(Entry(meta["path"], meta["size"]) for page in pages for meta in page)
         directories = {entry.name[:end] for entry in found for end in _slashes(entry.name)} | {"", prefix}
@@ -198,15 +203,30 @@ class ObjectStore(Store):
     def folders(self, prefix: str = "") -> Sequence[str]:
         if prefix:
             self._checked(prefix)
-        with self._errors(prefix):
-            found = _obstore().list_with_delimiter(self._client, prefix or None)["common_prefixes"]
+        found = self._asked(prefix, lambda: _obstore().list_with_delimiter(self._client, prefix or None))[
+            "common_prefixes"
+        ]
         return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
 
     def _some_below(self, prefix: str) -> Sequence[str]:
         """Names below the prefix: all if there are fewer than 1000, else that many."""
-        with self._errors(prefix):
-            page = next(_obstore().list(self._client, prefix or None, chunk_size=1000), ())
+        page = self._asked(
+            prefix, lambda: next(_obstore().list(self._client, prefix or None, chunk_size=1000), ())
+        )
         return [meta["path"] for meta in page if meta["path"] not in ("", prefix)]
+
+    def _asked(self, name: str, ask: Callable[[], T], writing: bool = False) -> T:
+        """The answer to requests that may be repeated: asked for again when it was cut off in its middle, which the
+        library does not see as a request that failed."""
+        failures = import_module("obstore.exceptions")
+        with self._errors(name, writing):
+            for _ in range(_ATTEMPTS - 1):
+                try:
+                    return ask()
+                except failures.GenericError as error:
+                    if CUT_OFF not in str(error):
+                        raise
+            return ask()
 
     # Writing
 
@@ -221,15 +241,18 @@ class ObjectStore(Store):
     def _put(self, name: str, content: memoryview | Path, size: int) -> None:
         self._nesting.check(validate_name(name))
         part = max(_PART, -(-size // _MAX_PARTS))
-        with self._errors(name, writing=True):
-            _obstore().put(
+        self._asked(
+            name,
+            lambda: _obstore().put(
                 self._client,
                 name,
                 content,
                 use_multipart=size > part,
                 chunk_size=part,
                 max_concurrency=_PARTS_AT_ONCE,
-            )
+            ),
+            writing=True,
+        )
 
     def put_new(self, name: str, data: Buffer) -> bool:
         self._nesting.check(validate_name(name))
@@ -266,8 +289,9 @@ class ObjectStore(Store):
         return str(found.get(_WRITER, ""))
 
     def delete(self, name: str) -> None:
-        with contextlib.suppress(NotFoundError), self._errors(validate_name(name), writing=True):
-            _obstore().delete(self._client, name)
+        validate_name(name)
+        with contextlib.suppress(NotFoundError):
+            self._asked(name, lambda: _obstore().delete(self._client, name), writing=True)
 
     # Errors
 

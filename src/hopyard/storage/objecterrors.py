@@ -15,7 +15,10 @@ _FORBIDDEN = ("PermissionDeniedError", "AccessDenied", "403 Forbidden", "Authori
 _FULL = ("QuotaExceeded", "StorageFull", "507 Insufficient", "InsufficientCapacity")
 _NO_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "/latest/api/token")
 _ELSEWHERE = ("301 Moved", "PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint")
-_UNREACHABLE = ("error sending request", "Connect", "timed out", "dns error", "operation timed out")
+CUT_OFF = "response body error"
+"""A sign in the library's error of an answer that ended in its middle."""
+
+_UNREACHABLE = ("error sending request", "Connect", "timed out", "dns error", "operation timed out", CUT_OFF)
 
 
 def bucket_error(url: str, text: str) -> StorageError | None:

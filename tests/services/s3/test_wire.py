@@ -1,0 +1,99 @@
+"""Buckets behind a wire that is slow, cuts answers, loses them, repeats requests and asks to slow down.
+
+What other tests do on a good wire is done here; the seed of the run (``HOPYARD_SEED``) decides what goes wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.s3_gateway import Gateway
+from tests.sampling import SEED, by_level
+from tests.services.s3.test_gateway import (  # noqa: F401 - are run here on this wire
+    test_of_many_that_race_for_each_of_many_names_one_wins,
+)
+from tests.slow_wire import Settings, SlowWire, slow_wire
+from tests.stockroom.history.test_references import (  # noqa: F401
+    test_of_processes_that_race_in_a_bucket_exactly_one_wins_each_time,
+)
+from tests.stockroom.remotes.repositories import at
+from tests.stockroom.remotes.test_fetch import test_metadata_come_and_nothing_else  # noqa: F401
+from tests.stockroom.remotes.test_push import test_what_was_pushed_is_whole_there  # noqa: F401
+from tests.storage.test_conformance import OwnSuite
+from tests.storage.test_object_rooms import (  # noqa: F401
+    test_a_search_in_a_bucket_gives_what_it_gives_in_a_directory,
+    test_an_interrupted_search_in_a_bucket_goes_on_to_the_same_bits,
+    test_what_is_prepared_into_a_bucket_is_loaded_as_from_a_directory,
+)
+
+from hopyard.data import open_dataset
+from hopyard.stockroom.remotes import Repository
+from hopyard.storage import ObjectStore, open_store
+
+
+@pytest.fixture(scope="session")
+def faulty_wire(gateway_if_there: Gateway | None) -> Iterator[SlowWire | None]:
+    if gateway_if_there is None:
+        yield None
+        return
+    settings = Settings(
+        gateway_if_there.url, latency=by_level(5, 5, 50) / 1000, bandwidth=1e8, share=0.05, seed=SEED
+    )
+    with slow_wire(settings) as wire:
+        yield wire
+
+
+@pytest.fixture
+def gateway(gateway: Gateway, faulty_wire: SlowWire, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
+    """The server, and an environment in which S3 is the wire to it."""
+    for name, value in gateway.environment(faulty_wire.url).items():
+        monkeypatch.setenv(name, value)
+    before = len(faulty_wire.passed().faults)
+    yield gateway
+    print(f"faults by seed {SEED}:", *faulty_wire.passed().faults[before:], sep="\n  ")
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Repository:
+    return at(tmp_path / "local")
+
+
+@pytest.fixture
+def remote(s3_url: str, tmp_path: Path) -> Repository:
+    return Repository.at(open_store(s3_url), tmp_path / "local" / "index-origin.sqlite", name="origin")
+
+
+class TestObjectStore(OwnSuite):
+    @pytest.fixture
+    def store(self, s3_url: str) -> ObjectStore:
+        return ObjectStore(s3_url)
+
+
+def test_an_epoch_over_the_wire_is_that_over_the_files(
+    s3_url: str, tmp_path: Path, faulty_wire: SlowWire
+) -> None:
+    store, here = open_store(s3_url), tmp_path / "here"
+    here.mkdir()
+    generator = np.random.default_rng(SEED)
+    for number in range(4):
+        table = pa.table({
+            "x": pa.FixedSizeListArray.from_arrays(generator.standard_normal(3000 * 64, np.float32), 64),
+            "word": [f"w{word}" for word in generator.integers(0, 1000, 3000)],
+        })  # fmt: skip
+        pq.write_table(table, here / f"{number}.parquet", row_group_size=250)
+        store.put(f"{number}.parquet", (here / f"{number}.parquet").read_bytes())
+    before = faulty_wire.passed()
+    for window in (1 << 20, None):
+        streams = []
+        for data in (str(here), s3_url):
+            loader = open_dataset(data, cache=tmp_path / "cache").loader(100, True, 3, window=window)
+            streams.append(
+                [{name: np.array(values).tolist() for name, values in batch.items()} for batch in loader]
+            )
+        assert streams[0] == streams[1]
+    assert faulty_wire.passed().requests > before.requests
