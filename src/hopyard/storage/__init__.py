@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hopyard.storage.base import Buffer, Entry, Store
+from hopyard.storage.base import Buffer, Entry, Part, Store
 from hopyard.storage.hdfs import HDFSStore
 from hopyard.storage.local import LocalStore
 from hopyard.storage.memory import MemoryStore
@@ -20,6 +20,7 @@ __all__ = [
     "LocalStore",
     "MemoryStore",
     "ObjectStore",
+    "Part",
     "Store",
     "StoreCheck",
     "StoreReport",
