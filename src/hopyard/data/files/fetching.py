@@ -41,12 +41,13 @@ class Fetch:
     def __init__(
         self, requests: Requests, file: StoredFile, groups: Sequence[int], columns: Iterable[str]
     ) -> None:
-        self._requests, self.file = requests, file
+        self._requests = requests
+        self.file: StoredFile = file
         self._chunks = [(group, leaf) for leaf in file.leaves_of(columns) for group in groups]
         self._descriptor = memory_file()
         self._coming: list[Future[None]] = []
         self.nbytes: int = 0
-        self.closed = False
+        self.closed: bool = False
         for start, end in _stretches(file, self._chunks):
             self.nbytes += end - start
             requests.add(self, start, end)
