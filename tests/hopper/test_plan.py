@@ -48,6 +48,15 @@ def test_the_time_is_that_of_the_formulas() -> None:
     assert plan(**{**free, "num_models": 1})[0].seconds == pytest.approx(20 * 3200, rel=0.01)
 
 
+def test_what_leaves_a_bucket_is_the_data_and_the_states() -> None:
+    hopping, copies, together = plan(**PAPER)
+    units, parts = 20 * 20 * 10, -(-(10**12) // (8 << 20))
+    assert hopping.bytes_read == 1e12 + 1e9 * (units + 20)
+    assert (copies.bytes_read, together.bytes_read) == (10e12, 1e12)
+    assert hopping.requests == parts + 3 * units
+    assert (copies.requests, together.requests) == (10 * parts + 20, parts + 20)
+
+
 def test_a_searcher_says_what_is_trained() -> None:
     search = {**PAPER, "num_models": None, "num_epochs": None}
     by_hand = plan(**{**PAPER, "num_models": 4, "num_epochs": 3})

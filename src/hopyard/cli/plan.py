@@ -70,11 +70,14 @@ def plan(
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("way")
-    for title in ("hours", "GB moved", "GB of data stored", "worker hours"):
+    for title in ("hours", "GB moved", "GB of data stored", "worker hours", "GB out of a bucket", "requests"):
         table.add_column(title, justify="right")
     for each in estimates:
-        numbers = (each.seconds / 3600, each.bytes_moved / 1e9, each.bytes_stored / 1e9, each.worker_hours)
-        table.add_row(each.way, *(f"{number:,.2f}" for number in numbers))
+        numbers = (
+            each.seconds / 3600, each.bytes_moved / 1e9, each.bytes_stored / 1e9, each.worker_hours,
+            each.bytes_read / 1e9,
+        )  # fmt: skip
+        table.add_row(each.way, *(f"{number:,.2f}" for number in numbers), f"{each.requests:,.0f}")
     console().print(table)
 
 

@@ -21,6 +21,11 @@ from hopyard.checks import integer, number
 from hopyard.errors import UsageError
 from hopyard.search.preview import length_unit, preview
 
+_PART = 8 << 20  # bytes of a request for data
+_UNIT_REQUESTS = (
+    4  # of a unit: its state read and written, two segments of the journal; as a store check measures it
+)
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -32,6 +37,10 @@ class Estimate:
         bytes_moved: over the network, by all workers.
         bytes_stored: of data, on all workers.
         worker_hours: of all workers, idle ones too.
+        bytes_read: that leave a store in a bucket, if data and states are there: the data once for each place that
+            keeps it, and each state that a unit begins with or an epoch ends with.
+        requests: to that bucket: the data in parts of 8 MiB; of each unit a state read, a state and a record
+            written.
     """
 
     way: str
@@ -39,6 +48,8 @@ class Estimate:
     bytes_moved: float
     bytes_stored: float
     worker_hours: float
+    bytes_read: float
+    requests: float
 
 
 def plan(
@@ -96,21 +107,25 @@ def plan(
     steps = sum(epochs) * math.ceil(rows / batch_size / workers)
     exchange = 2 * state_bytes * (workers - 1)
     together = sum(visits) * unit / workers + steps * exchange / workers / network_bytes_per_second + placing
+    hopped = state_bytes * (sum(visits) + len(visits))
     return [
-        _estimate(
-            "hopping",
-            workers,
-            hopping,
-            dataset_bytes + state_bytes * (sum(visits) + len(visits)),
-            dataset_bytes,
+        Estimate(
+            "hopping", hopping, dataset_bytes + hopped, dataset_bytes, workers * hopping / 3600,
+            dataset_bytes + hopped, _parts(dataset_bytes) + _UNIT_REQUESTS * sum(visits),
         ),
-        _estimate("copies", workers, copies, workers * dataset_bytes, workers * dataset_bytes),
-        _estimate("data-parallel", workers, together, dataset_bytes + steps * exchange, dataset_bytes),
-    ]
+        Estimate(
+            "copies", copies, workers * dataset_bytes, workers * dataset_bytes, workers * copies / 3600,
+            workers * dataset_bytes, workers * _parts(dataset_bytes) + len(visits),
+        ),
+        Estimate(
+            "data-parallel", together, dataset_bytes + steps * exchange, dataset_bytes, workers * together / 3600,
+            dataset_bytes, _parts(dataset_bytes) + len(visits),
+        ),
+    ]  # fmt: skip
 
 
-def _estimate(way: str, workers: int, seconds: float, moved: float, stored: float) -> Estimate:
-    return Estimate(way, seconds, moved, stored, workers * seconds / 3600)
+def _parts(size: float) -> int:
+    return math.ceil(size / _PART)
 
 
 def _packed(visits: list[float], workers: int) -> float:
