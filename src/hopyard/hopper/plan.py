@@ -22,9 +22,7 @@ from hopyard.errors import UsageError
 from hopyard.search.preview import length_unit, preview
 
 _PART = 8 << 20  # bytes of a request for data
-_UNIT_REQUESTS = (
-    4  # of a unit: its state read and written, two segments of the journal; as a store check measures it
-)
+_UNIT_REQUESTS = 3  # its state is read and written, and its record written
 
 
 @dataclass(frozen=True)
