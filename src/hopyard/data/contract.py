@@ -97,6 +97,10 @@ class RowSource(ABC):
             CorruptError: one was, so that some of its rows may be old and some new; names it.
         """
 
+    def decodes(self, wanted: Wanted) -> bool:
+        """Whether rows are decoded for every batch of these columns, so that batches are worth making ahead."""
+        return False
+
     def filled(self) -> dict[str, int | None]:
         """Columns with nulls that were replaced by zeros or empty texts when the rows were prepared or opened, and how
         many nulls there were; None where nobody counted them."""
