@@ -226,13 +226,16 @@ def _fingerprint(
 
 
 def _leave_out_undecodable(dataset: Dataset, files: ForeignFiles) -> None:
-    """Decode a row of each row group, and with it the row group, which is kept in the cache."""
+    """Decode a row of each row group, and with it the row group, which is kept in the cache; of images all rows."""
+    every = dataset.decodes({name: name for name in dataset.schema.names})
     groups, _ = _kept_groups(files)
     places, first = _places(files), 0
     for group, rows in zip(groups, dataset.group_rows, strict=True):
         if rows:
+            last = first + rows if every else first + 1
             try:
-                dataset[[first]]
+                for start in range(first, last, _ROWS_OF_A_SAMPLE):
+                    dataset[start : min(start + _ROWS_OF_A_SAMPLE, last)]
             except CorruptError as error:
                 number, within = places[group]
                 files.scan.leave_out(number, within, dataset.recipe.needs(dataset.schema.names), error)

@@ -33,6 +33,7 @@ DOMAIN = "hopyard.data.decoder"
 IMAGES_VERSION = 2  # differs once the built-in decoder gives other arrays of the same bytes
 MOST_THREADS = 8
 MOST_READERS = 32  # threads that wait for files and objects most of the time
+_OF_IMAGES = (ImageDecoder, NamedImageDecoder)
 _DTYPES = frozenset(map(np.dtype, TENSOR_DTYPES))
 
 
@@ -251,9 +252,10 @@ def _decode_into(
         return
     rows = iter(todo)
     failed: dict[int, BaseException] = {}
-    with ThreadPoolExecutor(threads, "hopyard-decode") as pool:
-        for _ in range(threads):
+    with ThreadPoolExecutor(threads - 1, "hopyard-decode") as pool:
+        for _ in range(threads - 1):
             pool.submit(_decode_shared, decode, rows, failed)
+        _decode_shared(decode, rows, failed)
     if failed:
         raise failed[min(failed)]
 
@@ -277,7 +279,7 @@ def _decode(
 ) -> npt.NDArray[Any]:
     """The array of a row, which images may be decoded into ``out`` for."""
     try:
-        if out is not None and isinstance(decoder.function, ImageDecoder | NamedImageDecoder):
+        if out is not None and isinstance(decoder.function, _OF_IMAGES):
             array = decoder.function(encoded, out)
         else:
             array = np.asarray(decoder.function(encoded))
@@ -311,7 +313,7 @@ class _Expected:
         if array.shape == self.shape and array.dtype == self.dtype:
             return array
         found = _form(array.dtype, array.shape)
-        if isinstance(decoder.function, ImageDecoder | NamedImageDecoder):
+        if isinstance(decoder.function, _OF_IMAGES):
             rule = "All images must have one size and one mode: give decode=image(size=(h, w), mode='RGB')."
         else:
             rule = "The decoder must give one dtype and one shape for all rows."

@@ -99,11 +99,11 @@ class ImageDecoder:
         """
         if self.codec != (here := jpeg_codec()):
             raise self._other_codec(here)
+        if encoded[:3] == _JPEG and (pixels := self._fast(encoded, out)) is not None:
+            return pixels
         image = pillow()
         _refuse_filling()
         try:
-            if encoded[:3] == _JPEG and (pixels := self._fast(encoded, out)) is not None:
-                return pixels
             with image.open(io.BytesIO(encoded)) as opened:
                 box = self._box(*opened.size)
                 scale = self._scale(box)
