@@ -26,8 +26,11 @@ def checked_root(root: str | os.PathLike[str] | Store | None) -> Root:
     Raises:
         UsageError: it is neither a path nor a URL nor a store.
     """
-    if root is None or isinstance(root, Store):
-        return root
+    if root is None:
+        return None
+    if isinstance(root, Store):  # of this machine as a folder: others named the files in it, maybe as no store would
+        there = root.path("file")
+        return root if there is None else str(there.parent)
     if not isinstance(root, (str, os.PathLike)) or not isinstance(os.fspath(root), str):
         raise UsageError(
             f"root={root!r} must be the folder, the URL or the store that names of files are relative to, or None."
