@@ -70,7 +70,6 @@ def opened(file, tmp_path):
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_batches_are_the_images_whoever_decodes_them(tmp_path, cached, cores, kind, monkeypatch):
     monkeypatch.setattr(decoding, "usable_cores", lambda: cores)
-    monkeypatch.setattr("hopyard.data.ahead.usable_cores", lambda: cores)
     items = [encoded(each, kind) for each in pictures()]
     expected = decoded(items)
     path = write(tmp_path / "a.parquet", items)

@@ -145,6 +145,7 @@ class Loader:
         self._iteration = object()  # the latest; only it moves the position
         self._arrow_types = arrow_types(strings, dataset.schema, self.wanted)
         self._buffers = Buffers(bool(self._arrow_types))
+        self._spare: list[Buffers] = []  # of iterations that made batches ahead
         self._check_share()
 
     def __len__(self) -> int:
@@ -178,7 +179,7 @@ class Loader:
 
         if not self.dataset.decodes(self.wanted):
             return opened()
-        return AheadStream(opened, (span for span, _ in self._spans(self._start)))
+        return AheadStream(opened, (span for span, _ in self._spans(self._start)), self._spare)
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is of this epoch: all of it, or the rest if a state in it was just loaded."""
@@ -344,6 +345,7 @@ class Loader:
         other._shuffle = self._shuffle if shuffle is None else shuffle
         other._convert = self._convert if convert is None else convert
         other._buffers = self._buffers if buffers is None else buffers
+        other._spare = []
         other._iteration = object()
         other._check_share()
         return other
