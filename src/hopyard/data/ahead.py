@@ -1,4 +1,5 @@
-"""Batches of an epoch made ahead: while one is used, a thread makes the next ones.
+"""Batches of an epoch made ahead: while one is used, a thread gathers the next ones, and others decode them, one batch
+right behind the other.
 
 For rows that are decoded for every batch; gathering others takes less time than handing them over.
 """
@@ -14,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from hopyard.data.contract import EpochStream
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.views import Batch
+from hopyard.data.recipe.decoding import DecodingThreads
 
 _AHEAD = 2  # batches
 
@@ -35,7 +37,8 @@ class AheadStream(EpochStream):
         self._stream = open_stream()
         self._buffers: Buffers | None = None
         self._pool: ThreadPoolExecutor | None = None
-        self._coming: deque[tuple[int, int, Future[Batch]]] = deque()
+        self._threads = DecodingThreads()
+        self._coming: deque[tuple[int, int, Future[Callable[[], Batch]]]] = deque()
         self._process = os.getpid()
 
     def batch(self, first: int, last: int, buffers: Buffers) -> Batch:
@@ -49,28 +52,29 @@ class AheadStream(EpochStream):
         while len(self._coming) < _AHEAD and (span := next(self._spans, None)) is not None:
             if span[0] >= last:
                 self._coming.append((*span, self._submit(*span, buffers)))
-        return made.result()
+        return made.result()()
 
     def close(self) -> None:
         self._leave_to_parent()
         self._coming.clear()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+        self._threads.close()
         if self._buffers is not None:
             self._spare.append(self._buffers)
         self._pool = self._buffers = None
         self._stream.close()
 
-    def _submit(self, first: int, last: int, buffers: Buffers) -> Future[Batch]:
+    def _submit(self, first: int, last: int, buffers: Buffers) -> Future[Callable[[], Batch]]:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "hopyard-ahead")
         if self._buffers is None:  # those given may be in use by the thread of an iteration that was left
             self._buffers = self._spare.pop() if self._spare else copy.copy(buffers)
-        return self._pool.submit(self._stream.batch, first, last, self._buffers)
+        return self._pool.submit(self._stream.begin, first, last, self._buffers, self._threads)
 
     def _leave_to_parent(self) -> None:
         """Open, in a fork, the rows anew: the thread that uses the stream is only in the parent."""
         if self._process != os.getpid():
             self._coming.clear()
-            self._stream, self._process = self._open(), os.getpid()
+            self._stream, self._threads, self._process = self._open(), DecodingThreads(), os.getpid()
             self._pool = self._buffers = None

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from hopyard.data.order import Rows
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.strings import MappedStrings
-from hopyard.data.recipe.decoding import Decoder, decode_batch
+from hopyard.data.recipe.decoding import Decoder, DecodingThreads, begin_decoding
 from hopyard.data.schema import Column
 
 
@@ -30,7 +30,7 @@ class RowGroupPlace(NamedTuple):
 
 
 class DecodedColumn:
-    """A column gathered as it is stored, and decoded by threads.
+    """A column gathered as it is stored, and decoded by threads: at once, or, where ``buffers.begun`` says so, later.
 
     Args:
         stored: the column as it is stored.
@@ -59,7 +59,15 @@ class DecodedColumn:
 
         rows = self._stored.gather(places, groups, Buffers())
         out = buffers.empty(len(places), np.dtype(column.dtype), column.shape)
-        decode_batch(rows, self._decoder, column, at, out)
+        if buffers.begun is not None:
+            threads, waits = buffers.begun
+            waits.append(begin_decoding(rows, self._decoder, column, at, out, threads))
+            return out
+        threads = DecodingThreads()
+        try:
+            begin_decoding(rows, self._decoder, column, at, out, threads, helps=True)()
+        finally:
+            threads.close()
         return out
 
     def look(self, places: Rows, groups: Rows) -> None:

@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -206,17 +206,24 @@ def decode_rows(
     return decoded
 
 
-def decode_batch(
-    rows: Sequence[bytes | str], decoder: Decoder, column: Column, at: Callable[[int], str], out: npt.NDArray[Any]
-) -> None:
-    """Decode rows into ``out``, (n, *shape); rows without a byte become zeros.
+def begin_decoding(
+    rows: Sequence[bytes | str],
+    decoder: Decoder,
+    column: Column,
+    at: Callable[[int], str],
+    out: npt.NDArray[Any],
+    threads: DecodingThreads,
+    helps: bool = False,
+) -> Callable[[], None]:
+    """Begin to decode rows into ``out``, (n, *shape); rows without a byte become zeros.
 
     Args:
         column: dtype and shape that rows must have.
         at: gives the place of a row, for errors.
+        helps: the thread that waits is one of those that decode.
 
-    Raises:
-        CorruptError, DataError: as of :func:`decode_rows`.
+    Returns:
+        a function that waits for the last row. It raises CorruptError and DataError as :func:`decode_rows` does.
     """
     todo = []
     for row, encoded in enumerate(rows):
@@ -225,7 +232,25 @@ def decode_batch(
         else:
             out[row] = 0
     expected = _Expected(np.dtype(column.dtype), column.shape, f"the dataset has {column}")
-    _decode_into(out, todo, rows.__getitem__, decoder, expected, at)
+    return _begin(out, todo, rows.__getitem__, decoder, expected, at, threads, helps)
+
+
+class DecodingThreads:
+    """Threads that decode one batch after another; begun when they are needed, and ended by :meth:`close`."""
+
+    def __init__(self) -> None:
+        self._pools: dict[int, ThreadPoolExecutor] = {}
+
+    def submit(self, count: int, work: Callable[..., None], *arguments: Any) -> list[Future[None]]:
+        """Have ``count`` threads do the same work, behind what they were given before."""
+        if count not in self._pools:
+            self._pools[count] = ThreadPoolExecutor(count, "hopyard-decode")
+        return [self._pools[count].submit(work, *arguments) for _ in range(count)]
+
+    def close(self) -> None:
+        """Wait for the work under way, and forget the rest."""
+        while self._pools:
+            self._pools.popitem()[1].shutdown(cancel_futures=True)
 
 
 def _decode_into(
@@ -236,7 +261,29 @@ def _decode_into(
     expected: _Expected,
     at: Callable[[int], str],
 ) -> None:
-    """The rows of these numbers decoded, in threads; of several errors, that of the first row is raised."""
+    """Decode the rows of these numbers, in threads that end with it."""
+    threads = DecodingThreads()
+    try:
+        _begin(out, todo, encoded, decoder, expected, at, threads, helps=True)()
+    finally:
+        threads.close()
+
+
+def _begin(
+    out: npt.NDArray[Any],
+    todo: Sequence[int],
+    encoded: Callable[[int], bytes | str],
+    decoder: Decoder,
+    expected: _Expected,
+    at: Callable[[int], str],
+    threads: DecodingThreads,
+    helps: bool,
+) -> Callable[[], None]:
+    """Begin to decode the rows of these numbers; what is returned waits, and raises the error of the first bad row.
+
+    Args:
+        helps: the thread that waits is one of those that decode.
+    """
 
     def decode(row: int) -> None:
         place = out[row]
@@ -245,19 +292,20 @@ def _decode_into(
             out[row] = expected.check(found, decoder, lambda: at(row))
 
     is_named = isinstance(decoder.function, NamedImageDecoder)
-    threads = min(MOST_READERS if is_named else min(usable_cores(), MOST_THREADS), len(todo))
-    if threads <= 1:
-        for row in todo:
-            decode(row)
-        return
-    rows = iter(todo)
-    failed: dict[int, BaseException] = {}
-    with ThreadPoolExecutor(threads - 1, "hopyard-decode") as pool:
-        for _ in range(threads - 1):
-            pool.submit(_decode_shared, decode, rows, failed)
-        _decode_shared(decode, rows, failed)
-    if failed:
-        raise failed[min(failed)]
+    count = MOST_READERS if is_named else min(usable_cores(), MOST_THREADS)
+    count -= 1 if helps else 0
+    rows, failed = iter(todo), dict[int, BaseException]()
+    begun = threads.submit(count, _decode_shared, decode, rows, failed) if count and len(todo) > int(helps) else []
+
+    def finish() -> None:
+        if helps:
+            _decode_shared(decode, rows, failed)
+        for each in begun:
+            each.result()
+        if failed:
+            raise failed[min(failed)]
+
+    return finish
 
 
 def _decode_shared(decode: Callable[[int], None], rows: Iterator[int], failed: dict[int, BaseException]) -> None:
