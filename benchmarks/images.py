@@ -2,8 +2,8 @@
 
     python benchmarks/images.py [--rows 3000] [--repeats 5] [--cores 1,2]
 
-Prints JSON lines, images/s, medians of epochs that take turns. Images of 224x224 (smooth surfaces and noise, quality 85,
-4:2:0) in row groups of 500, shuffled, in batches of 64 as torch tensors:
+Prints JSON lines, images/s, medians of epochs that take turns. Images of 224x224 (smooth surfaces and noise, quality
+85, 4:2:0) in row groups of 500, shuffled, in batches of 64 as torch tensors:
 
 * beside the bare decoder, simplejpeg in as many threads over the same bytes in memory, which drops the pixels;
 * beside the same where the pixels are those of batches, two that alternate in each thread: the limit;
@@ -11,7 +11,8 @@ Prints JSON lines, images/s, medians of epochs that take turns. Images of 224x22
 * beside PyTorch's DataLoader, whose workers, one a core, decode by Pillow from bytes in memory;
 * a first epoch, with an empty node cache, beside the limit.
 
-Images of 500x375 resized to 112x112 and 224x224, beside simplejpeg at full size, resized by Pillow, in as many threads.
+A fourth as many images of 500x375 resized to 112x112 and 224x224, beside simplejpeg at full size, resized by Pillow, in
+as many threads.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +123,9 @@ def exhaust(batches: Any) -> None:
         pass
 
 
-def compare(name: str, rows: int, ours: Callable[[], Any], peers: dict[str, Callable[[], Any]], repeats: int) -> None:
+def compare(
+    name: str, rows: int, ours: Callable[[], Any], peers: dict[str, Callable[[], Any]], repeats: int
+) -> None:
     """Print one JSON line for each peer."""
     took: dict[str, list[float]] = {each: [] for each in ("ours", *peers)}
     for each in (ours, *peers.values()):
@@ -144,7 +148,7 @@ def compare(name: str, rows: int, ours: Callable[[], Any], peers: dict[str, Call
 def run(folder: Path, rows: int, cores: int, repeats: int) -> None:
     on = f"on {cores} core{'s' if cores > 1 else ''}"
 
-    def written(height: int, width: int) -> tuple[Path, list[bytes]]:
+    def written(height: int, width: int, rows: int) -> tuple[Path, list[bytes]]:
         encoded = encode(rows, height, width)
         path = folder / f"{height}x{width}.parquet"
         pq.write_table(pa.table({"image": encoded, "label": np.arange(rows)}), path, row_group_size=500)
@@ -155,7 +159,7 @@ def run(folder: Path, rows: int, cores: int, repeats: int) -> None:
         loader = dataset.loader(BATCH, shuffle=True, output="torch")
         return lambda: exhaust(loader)
 
-    path, encoded = written(224, 224)
+    path, encoded = written(224, 224, rows)
     workers = DataLoader(
         InMemory(encoded), BATCH, shuffle=True, num_workers=cores, persistent_workers=True, prefetch_factor=4
     )
@@ -173,13 +177,12 @@ def run(folder: Path, rows: int, cores: int, repeats: int) -> None:
             epochs(path, Path(cache))()
 
     compare(f"JPEG 224x224, first epoch, {on}", rows, first, limit, repeats)
-    path, encoded = written(375, 500)
+    path, encoded = written(375, 500, rows // 4)
     for size in [(112, 112), (224, 224)]:
-        decode = resized(size)
-        compare(
-            f"JPEG 500x375 resized to {size[1]}x{size[0]} {on}", rows, epochs(path, folder / "cache", size=size),
-            {"full size, then resized": lambda decode=decode: in_threads(decode, encoded, cores)}, repeats,
-        )  # fmt: skip
+        name = f"JPEG 500x375 resized to {size[1]}x{size[0]} {on}"
+        peer = partial(in_threads, resized(size), encoded, cores)
+        ours = epochs(path, folder / "cache", size=size)
+        compare(name, len(encoded), ours, {"full size, then resized": peer}, repeats)
 
 
 def main() -> None:

@@ -145,6 +145,13 @@ def test_prepared_data_is_decoded_too(tmp_path):
         np.testing.assert_array_equal(batch["photo"], decoded(items)[batch["id"]])
 
 
+def test_what_is_prepared_of_decoded_images_is_arrays(opened, tmp_path):
+    train = prepare(opened(), LocalStore(tmp_path / "store"), validation=None).train
+    assert train.schema["photo"].shape == (16, 24, 3)
+    for batch in train.loader(9):
+        np.testing.assert_array_equal(batch["photo"], decoded(jpegs())[batch["id"]])
+
+
 def test_a_cached_transform_is_given_arrays_and_only_what_it_makes_is_kept(file, tmp_path):
     cache = NodeCache(tmp_path / "cache")
     means = open_dataset(
@@ -211,7 +218,9 @@ def test_a_process_with_another_decoder_is_refused(opened, monkeypatch):
     dataset = pickle.loads(pickle.dumps(opened()))
     before = dataset.fingerprint
     monkeypatch.setattr(images_module, "jpeg_codec", lambda: "simplejpeg 0.1")
-    with pytest.raises(UsageError, match=r"row group 0, column 'photo', row 0: images of the dataset are decoded by"):
+    with pytest.raises(
+        UsageError, match=r"row group 0, column 'photo', row 0: images of the dataset are decoded by"
+    ):
         dataset[:1]
     assert opened().fingerprint != before
 
@@ -228,7 +237,9 @@ def test_a_bad_image_names_file_row_group_column_and_row_also_behind_a_filter(tm
         with pytest.raises(CorruptError) as caught:
             list(dataset.loader(8, shuffle=True))
         text = str(caught.value)
-        assert text.startswith(f"{path}, row group 2, column 'photo', row 8: its {len(items[30])} bytes, which begin with")
+        assert text.startswith(
+            f"{path}, row group 2, column 'photo', row 8: its {len(items[30])} bytes, which begin with"
+        )
         assert text.endswith("Remove the row, or decode it by a function.")
 
 
@@ -324,7 +335,10 @@ def test_other_roots_are_other_datasets(tmp_path, folder):
     copied = tmp_path / "copied"
     folder.rename(copied)
     folder.symlink_to(copied)
-    made = [open_dataset(path, decode={"photo": image(root=root)}, cache=False) for root in (folder, copied, str(folder))]
+    made = [
+        open_dataset(path, decode={"photo": image(root=root)}, cache=False)
+        for root in (folder, copied, str(folder))
+    ]
     assert made[0].fingerprint == made[2].fingerprint != made[1].fingerprint
 
 
@@ -335,7 +349,7 @@ def test_other_roots_are_other_datasets(tmp_path, folder):
         ("{folder}/0/0 é.jpg/x", NotFoundError, "there is no file {folder}/0/0 é.jpg/x. Mend the name"),
         ("{folder}/0", None, "reading {folder}/0 failed"),
         ("{folder}/text", CorruptError, "{folder}/text: its 8 bytes, which begin with b'no image', cannot be decoded"),
-        ("0/0 é.jpg", UsageError, "is named by a relative path, and nothing says what it is relative to. Give image(root"),
+        ("0/0 é.jpg", UsageError, "a relative path, and nothing says what it is relative to. Give image(root=...)"),
         ("http://host/0.jpg", UsageError, "has the scheme 'http', but a store is a path or begins with one of"),
         ("memory://pictures/no.jpg", NotFoundError, "no.jpg"),
     ],
@@ -355,7 +369,9 @@ def test_a_file_that_cannot_be_read_names_the_row_and_the_next_step(tmp_path, fo
 
 def test_names_of_files_are_decoded_as_images_only(tmp_path, folder):
     path = write(tmp_path / "a.parquet", names(f"{folder}/"))
-    with pytest.raises(DataError, match=r"column 'photo' is photo: string\. .*Names of image files are decoded by"):
+    with pytest.raises(
+        DataError, match=r"column 'photo' is photo: string\. .*Names of image files are decoded by"
+    ):
         open_dataset(path, decode={"photo": lambda raw: np.zeros(3)})
     with pytest.raises(UsageError, match=r"root=5 must be the folder, the URL or the store"):
         image(root=5)

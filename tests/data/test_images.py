@@ -111,7 +111,11 @@ def test_pixels_are_written_into_an_array_that_is_as_they_are(codec):
     batch[1] = found
     assert np.array_equal(batch[1], ImageDecoder()(jpeg))
     assert not batch[[0, 2]].any()
-    for other in (np.zeros((24, 16, 3), np.uint8), np.zeros((16, 24, 3), np.float32), np.zeros((16, 24), np.uint8)):
+    for other in (
+        np.zeros((24, 16, 3), np.uint8),
+        np.zeros((16, 24, 3), np.float32),
+        np.zeros((16, 24), np.uint8),
+    ):
         equal(ImageDecoder()(jpeg, other), batch[1])
         assert not other.any()
 
@@ -243,7 +247,8 @@ SMOOTH = Image.fromarray(pixels(9, 12, 3)).resize((500, 375), Image.Resampling.B
 
 
 @pytest.mark.parametrize(
-    ("size", "scale"), [((224, 224), 1), ((188, 250), 1), ((187, 250), 2), ((90, 120), 4), ((46, 20), 8), ((1, 1), 8)]
+    ("size", "scale"),
+    [((224, 224), 1), ((188, 250), 1), ((187, 250), 2), ((90, 120), 4), ((46, 20), 8), ((1, 1), 8)],
 )
 def test_jpeg_is_shrunk_while_it_is_decoded_to_no_less_than_the_size(codec, size, scale):
     jpeg = encoded(SMOOTH, "JPEG", quality=95)

@@ -25,8 +25,8 @@ class AheadStream(EpochStream):
 
     Args:
         open_stream: opens the rows of an epoch; called once a process.
-        spans: [first, last) of the batches that will be asked for. Others may be asked for, too: they are made when they
-            are, and those that are left behind are not made ahead.
+        spans: [first, last) of the batches that will be asked for. Others may be asked for, too: they are made when
+            they are, and those that are left behind are not made ahead.
         spare: memory that earlier streams of the loader have left, for this one to take and leave.
     """
 

@@ -56,8 +56,8 @@ class Buffers:
 
     Attributes:
         coded: instead of object arrays, those of few different values may come as ``Coded``.
-        begun: threads that may fill arrays after they were handed out, and functions that wait for that, which are added
-            here; None: arrays are whole when they come.
+        begun: threads that may fill arrays after they were handed out, and functions that wait for that, which are
+            added here; None: arrays are whole when they come.
     """
 
     def __init__(self, arrow_strings: bool = False) -> None:

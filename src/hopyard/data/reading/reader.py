@@ -470,10 +470,10 @@ class Reader:
         for name in texts:
             if name in self._per_batch:
                 ((_, lying),) = side_by_side({name: strings(name)}, schema)
-                stored = MappedStrings([schema[name]], region.bytes, lying, firsts)
-                at = [self._place_of(group) for group in groups]
+                texts_of = MappedStrings([schema[name]], region.bytes, lying, firsts)
                 column = self.manifest.schema[name]
-                sources.append(DecodedColumn(stored, column, self._per_batch[name], at))
+                named = [self._place_of(group) for group in groups]
+                sources.append(DecodedColumn(texts_of, column, self._per_batch[name], named))
         return sources
 
     def _place_of(self, group: int) -> RowGroupPlace:

@@ -1,7 +1,8 @@
 """Encoded images and raw records: rows of bytes decoded into a tensor, by the built-in decoder or a user's function.
 
 Images are decoded anew for every batch, since they are many times as large decoded, unless they are to be cached; what
-functions give is cached. Threads live as long as one call: none is idle between calls, and a process that forks takes none along.
+functions give is cached. Threads live as long as one call or one iteration: none is idle otherwise, and a process that
+forks takes none along.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Decoder:
         if isinstance(given, str) and given == "image":
             return image()
         if isinstance(given, ImageDecoder):
-            return image(given.size, given.mode, fit=given.fit)
+            return image(given.size, given.mode, fit=given.fit, root=given.root)
         if not callable(given):
             raise UsageError(
                 f"decode={given!r} is no decoder; give 'image', hopyard.data.image(...), or a function of the bytes of "
@@ -182,7 +183,8 @@ def decode_rows(
     """
 
     def encoded(row: int) -> bytes:
-        return rows[row].tobytes()
+        raw: bytes = rows[row].tobytes()
+        return raw
 
     def at(row: int) -> str:
         return f"{where}, row {row}"
@@ -295,7 +297,11 @@ def _begin(
     count = MOST_READERS if is_named else min(usable_cores(), MOST_THREADS)
     count -= 1 if helps else 0
     rows, failed = iter(todo), dict[int, BaseException]()
-    begun = threads.submit(count, _decode_shared, decode, rows, failed) if count and len(todo) > int(helps) else []
+    begun = (
+        threads.submit(count, _decode_shared, decode, rows, failed)
+        if count and len(todo) > int(helps)
+        else []
+    )
 
     def finish() -> None:
         if helps:
@@ -308,8 +314,10 @@ def _begin(
     return finish
 
 
-def _decode_shared(decode: Callable[[int], None], rows: Iterator[int], failed: dict[int, BaseException]) -> None:
-    """Decode rows that several threads take from one iterator, until one fails. All rows before that one are decoded."""
+def _decode_shared(
+    decode: Callable[[int], None], rows: Iterator[int], failed: dict[int, BaseException]
+) -> None:
+    """Decode rows that several threads take from one iterator, until one fails. All rows before it are decoded."""
     while not failed and (row := next(rows, None)) is not None:
         try:
             decode(row)
@@ -328,7 +336,9 @@ def _decode(
     """The array of a row, which images may be decoded into ``out`` for."""
     try:
         if out is not None and isinstance(decoder.function, _OF_IMAGES):
-            array = decoder.function(encoded, out)
+            array: npt.NDArray[Any] = decoder.function(encoded, out)
+            if array is out:
+                return out
         else:
             array = np.asarray(decoder.function(encoded))
     except HopyardError as error:

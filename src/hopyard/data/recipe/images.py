@@ -11,13 +11,14 @@ colour and alpha                             uint8 (h, w, 4)
 palette: its colours, with alpha if it has   uint8 (h, w, 3) or (h, w, 4)
 ===========================================  ==================================================
 
-JPEG is decoded by simplejpeg where it is installed, which is faster, else by Pillow as everything is; what simplejpeg does
-not take (CMYK, odd subsampling, files with damage that libjpeg mends) goes to Pillow, so that both accept the same files.
-Their pixels are the same if both carry the same libjpeg-turbo, which nothing promises: the decoder's name and version
-belong to an ``ImageDecoder``, and a process that has another one refuses it.
+JPEG is decoded by simplejpeg where it is installed, which is faster, else by Pillow as everything is; what simplejpeg
+does not take (CMYK, odd subsampling, files with damage that libjpeg mends) goes to Pillow, so that both accept the same
+files. Their pixels are the same if both carry the same libjpeg-turbo, which nothing promises: the decoder's name and
+version belong to an ``ImageDecoder``, and a process that has another one refuses it.
 
-Where a size is asked for, JPEG is decoded at 1/2, 1/4 or 1/8, by dropping the finer cosines, as long as that is no smaller
-than what is asked for; the rest is done by Pillow's bilinear filter, which averages over all pixels where it shrinks.
+Where a size is asked for, JPEG is decoded at 1/2, 1/4 or 1/8, by dropping the finer cosines, as long as that is no
+smaller than what is asked for; the rest is done by Pillow's bilinear filter, which averages over all pixels where it
+shrinks.
 
 Pixels are as they are stored: neither turned by an EXIF orientation nor changed by a colour profile, and
 of several frames the first. To turn them, give a function of bytes that calls ``ImageOps.exif_transpose``.
@@ -136,7 +137,7 @@ class ImageDecoder:
             stored = _MODE_OF[colors]
             decoded = stored if self.mode not in _COLORSPACE or stored == "RGB" else self.mode
             channels = (3,) if decoded == "RGB" else ()
-            scale = self._scale(self._box(width, height))
+            scale = 1 if self.size is None else self._scale(self._box(width, height))
             height, width = -(-height // scale), -(-width // scale)
             is_final = self.mode in (None, decoded) and self.size in (None, (height, width))
             fits = out is not None and out.shape == (height, width, *channels) and out.dtype == np.uint8
@@ -151,7 +152,10 @@ class ImageDecoder:
         """The part of an image of that size that is resized: left, top, right, bottom."""
         if self.size is None or self.fit == "stretch":
             return 0, 0, width, height
-        wide, high = min(width, height * self.size[1] / self.size[0]), min(height, width * self.size[0] / self.size[1])
+        wide, high = (
+            min(width, height * self.size[1] / self.size[0]),
+            min(height, width * self.size[0] / self.size[1]),
+        )
         return (width - wide) / 2, (height - high) / 2, (width + wide) / 2, (height + high) / 2
 
     def _scale(self, box: Box) -> int:
@@ -164,9 +168,9 @@ class ImageDecoder:
     def _other_codec(self, here: str) -> UsageError:
         name, _, version = self.codec.partition(" ")
         return UsageError(
-            f"images of the dataset are decoded by {self.codec}, but this process has {here}, whose pixels may differ in "
-            f"the last bits. All processes must have one decoder: pip install '{name.lower()}=={version}' where this one "
-            "runs, or open the dataset again with what is there."
+            f"images of the dataset are decoded by {self.codec}, but this process has {here}, whose pixels may differ "
+            f"in the last bits. All processes must have one decoder: pip install '{name.lower()}=={version}' where "
+            "this one runs, or open the dataset again with what is there."
         )
 
     def _converted(self, image: Image) -> Image:

@@ -90,7 +90,8 @@ class Recipe:
 
     @cached_property
     def kept(self) -> Recipe:
-        """The recipe of the rows that are kept, in the node cache or in memory: all but what is done for every batch."""
+        """The recipe of the rows as they are kept, in the node cache or in memory: all but what is done for every
+        batch."""
         left = self.per_batch
         if not left:
             return self
@@ -189,8 +190,8 @@ def _check_not_empty(data: ColumnData, where: str) -> None:
         is_empty &= ~data.missing
     if is_empty.any():
         raise CorruptError(
-            f"{where}, column {data.name!r}, row {int(np.argmax(is_empty))} is empty, which is no image. Remove the row, "
-            "or make it null and say nulls='fill' or nulls='mask'."
+            f"{where}, column {data.name!r}, row {int(np.argmax(is_empty))} is empty, which is no image. Remove the "
+            "row, or make it null and say nulls='fill' or nulls='mask'."
         )
 
 
