@@ -34,7 +34,6 @@ DOMAIN = "hopyard.data.decoder"
 IMAGES_VERSION = 2  # differs once the built-in decoder gives other arrays of the same bytes
 MOST_THREADS = 8
 MOST_READERS = 32  # threads that wait for files and objects most of the time
-_OF_IMAGES = (ImageDecoder, NamedImageDecoder)
 _DTYPES = frozenset(map(np.dtype, TENSOR_DTYPES))
 
 
@@ -55,6 +54,11 @@ class Decoder:
     function: Callable[..., Any] = field(compare=False)
     digest: str
     is_cached: bool = field(default=True, compare=False)
+
+    @property
+    def is_of_images(self) -> bool:
+        """Whether the function is the built-in one, which can write into an array."""
+        return isinstance(self.function, (ImageDecoder, NamedImageDecoder))
 
     @classmethod
     def of(cls, given: object) -> Decoder:
@@ -335,8 +339,9 @@ def _decode(
 ) -> npt.NDArray[Any]:
     """The array of a row, which images may be decoded into ``out`` for."""
     try:
-        if out is not None and isinstance(decoder.function, _OF_IMAGES):
-            array: npt.NDArray[Any] = decoder.function(encoded, out)
+        array: npt.NDArray[Any]
+        if out is not None and decoder.is_of_images:
+            array = decoder.function(encoded, out)
             if array is out:
                 return out
         else:
@@ -371,7 +376,7 @@ class _Expected:
         if array.shape == self.shape and array.dtype == self.dtype:
             return array
         found = _form(array.dtype, array.shape)
-        if isinstance(decoder.function, _OF_IMAGES):
+        if decoder.is_of_images:
             rule = "All images must have one size and one mode: give decode=image(size=(h, w), mode='RGB')."
         else:
             rule = "The decoder must give one dtype and one shape for all rows."
