@@ -209,6 +209,26 @@ def test_ranks_get_their_slices(opened):
         np.testing.assert_array_equal(photos, decoded(jpegs())[ids])
 
 
+def test_frameworks_that_take_the_loader_apart_get_the_same_batches(opened):
+    torch = pytest.importorskip("torch")
+    expected = list(opened().loader(7, shuffle=True, seed=2, output="torch"))
+    loader = opened().loader(7, shuffle=True, seed=2, output="torch")
+    rebuilt = torch.utils.data.DataLoader(
+        loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn
+    )
+    for one, other in zip(expected, rebuilt, strict=True):
+        assert torch.equal(one["id"], other["id"])
+        assert torch.equal(one["photo"], other["photo"])
+
+
+def test_two_iterations_of_a_loader_at_once_do_not_share_memory(opened):
+    expected = decoded(jpegs())
+    loader = opened().loader(7)
+    for one, other in zip(loader, loader, strict=True):
+        for batch in (one, other):
+            np.testing.assert_array_equal(batch["photo"], expected[batch["id"]])
+
+
 def test_datasets_travel_and_decode_alike_where_they_arrive(opened):
     arrived = pickle.loads(pickle.dumps(opened()))
     np.testing.assert_array_equal(arrived[:]["photo"], opened()[:]["photo"])
