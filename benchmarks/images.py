@@ -1,6 +1,6 @@
 """Claim: an epoch over JPEG in Parquet takes as long as its decoder does, on as many cores.
 
-    python benchmarks/images.py [--rows 3000] [--repeats 5] [--cores 1,2]
+    python benchmarks/images.py [--rows 4000] [--repeats 5] [--cores 1,2]
 
 Prints JSON lines, images/s, medians of epochs that take turns. Images of 224x224 (smooth surfaces and noise, quality
 85, 4:2:0) in row groups of 500, shuffled, in batches of 64 as torch tensors:
@@ -187,7 +187,7 @@ def run(folder: Path, rows: int, cores: int, repeats: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rows", type=int, default=3000)
+    parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--cores", default="1,2")
     arguments = parser.parse_args()
