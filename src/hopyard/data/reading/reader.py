@@ -464,17 +464,16 @@ class Reader:
                 values = starts(blocks_of("values", columns[0]), 0)
                 sources.append(MappedRagged(schema[columns[0]], region.bytes, offsets, values, firsts))
         texts = [name for block in flats[0].blocks if block.part == "views" for name in block.columns]
-        together = {name: strings(name) for name in texts if name not in self._per_batch}
-        for names, lying in side_by_side(together, schema):
-            sources.append(MappedStrings([schema[name] for name in names], region.bytes, lying, firsts))
-        for name in texts:
-            if name in self._per_batch:
-                ((_, lying),) = side_by_side({name: strings(name)}, schema)
-                texts_of = MappedStrings([schema[name]], region.bytes, lying, firsts)
-                column = self.manifest.schema[name]
-                named = [self._place_of(group) for group in groups]
-                sources.append(DecodedColumn(texts_of, column, self._per_batch[name], named))
+        for names, lying in side_by_side({name: strings(name) for name in texts}, schema, self._per_batch):
+            found = MappedStrings([schema[name] for name in names], region.bytes, lying, firsts)
+            sources.append(self._decoded_source(found, groups) if names[0] in self._per_batch else found)
         return sources
+
+    def _decoded_source(self, stored: MappedStrings, groups: tuple[int, ...]) -> DecodedColumn:
+        """A column that lies there as it is stored, and is decoded for every batch."""
+        (name,) = stored.names
+        places = [self._place_of(group) for group in groups]
+        return DecodedColumn(stored, self.manifest.schema[name], self._per_batch[name], places)
 
     def _place_of(self, group: int) -> RowGroupPlace:
         (file, within), bitmap, rows = self._places[group], self._selected[group], self._whole_rows[group]
