@@ -15,7 +15,7 @@ Rules that every implementation keeps:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from hopyard.data.columns.policies import Policies
 from hopyard.data.order import Reach, Rows
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.views import Batch, Wanted
+from hopyard.data.recipe.decoding import DecodingThreads
 from hopyard.data.schema import Schema
 from hopyard.errors import UsageError
 
@@ -37,6 +38,11 @@ class EpochStream(ABC):
     @abstractmethod
     def batch(self, first: int, last: int, buffers: Buffers) -> Batch:
         """Positions [first, last); behind the end comes the start. Any order of calls is right, rising is fast."""
+
+    def begin(self, first: int, last: int, buffers: Buffers, threads: DecodingThreads) -> Callable[[], Batch]:
+        """Begin ``batch``, whose rows may be decoded by ``threads`` meanwhile; what is returned waits and gives it."""
+        batch = self.batch(first, last, buffers)
+        return lambda: batch
 
     def views(self, first: int, last: int, buffers: Buffers) -> Batch:
         """Rows as ``batch`` gives them; where they lie side by side, columns may be read-only views of mapped bytes."""
@@ -96,6 +102,10 @@ class RowSource(ABC):
         Raises:
             CorruptError: one was, so that some of its rows may be old and some new; names it.
         """
+
+    def decodes(self, wanted: Wanted) -> bool:
+        """Whether rows are decoded for every batch of these columns, so that batches are worth making ahead."""
+        return False
 
     def filled(self) -> dict[str, int | None]:
         """Columns with nulls that were replaced by zeros or empty texts when the rows were prepared or opened, and how

@@ -20,7 +20,7 @@ from hopyard.data.manifest import FILE_DOMAIN, FileEntry, Fingerprint, ForeignEn
 from hopyard.data.order import HELD_BYTES, Reach, Rows, Window, epoch_windows
 from hopyard.data.reading.mapped import first_rows_of
 from hopyard.data.reading.reader import Bitmap, Reader, count_selected, unpack
-from hopyard.data.reading.views import Batch, Wanted
+from hopyard.data.reading.views import Batch, Wanted, columns_of
 from hopyard.data.recipe.recipe import Recipe
 from hopyard.data.schema import Schema
 from hopyard.data.stream import WindowStream
@@ -116,6 +116,10 @@ class Dataset(Partitioned):
         """Columns with nulls that were filled, and how many, if preparation counted them."""
         counted = {name: known.missing for name, known in self.manifest.statistics.items() if known.missing}
         return {**dict.fromkeys(self.recipe.filled), **counted}
+
+    def decodes(self, wanted: Wanted) -> bool:
+        """Whether images of these columns are decoded for every batch."""
+        return not self.recipe.per_batch.keys().isdisjoint(columns_of(wanted))
 
     @property
     def fingerprint(self) -> str:

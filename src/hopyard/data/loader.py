@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from hopyard.checks import choice, flag, integer
+from hopyard.data.ahead import AheadStream
 from hopyard.data.arguments import (
     ColumnSelection,
     Output,
@@ -144,6 +145,7 @@ class Loader:
         self._iteration = object()  # the latest; only it moves the position
         self._arrow_types = arrow_types(strings, dataset.schema, self.wanted)
         self._buffers = Buffers(bool(self._arrow_types))
+        self._spare: list[Buffers] = []  # of iterations that made batches ahead
         self._check_share()
 
     def __len__(self) -> int:
@@ -170,8 +172,14 @@ class Loader:
         return self._epoch, self._steps(self._position, self._iteration)
 
     def stream(self, epoch: int) -> EpochStream:
-        """The rows of an epoch, to be closed after use."""
-        return self.dataset.stream(self.wanted, self._seed, epoch, self._shuffle, self._reach)
+        """The rows of an epoch, to be closed after use: behind :meth:`steps`, those of the iteration that began."""
+
+        def opened() -> EpochStream:
+            return self.dataset.stream(self.wanted, self._seed, epoch, self._shuffle, self._reach)
+
+        if not self.dataset.decodes(self.wanted):
+            return opened()
+        return AheadStream(opened, (span for span, _ in self._spans(self._start)), self._spare)
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is of this epoch: all of it, or the rest if a state in it was just loaded."""
@@ -280,17 +288,23 @@ class Loader:
         return each
 
     def _steps(self, position: int, iteration: object) -> Iterator[BatchSpan]:
+        for span, end in self._spans(position):
+            if self._iteration is iteration:
+                self._position = end
+            yield span
+
+    def _spans(self, position: int) -> Iterator[tuple[BatchSpan, int]]:
+        """The steps behind a position, each with the position behind the batches of all ranks."""
         ranks, rank, rows = self.world_size, self.rank, len(self.dataset)
         for start, stop in batch_bounds(self._per_rank(position), self.batch_size, self.tail):
-            if self._iteration is iteration:
-                self._position = min(position + stop * ranks, rows)
             first = position + start * ranks + rank * (stop - start)
-            yield first, first + stop - start
+            yield (first, first + stop - start), min(position + stop * ranks, rows)
 
     def _batches(self, stream: EpochStream, epoch: int, steps: Iterator[BatchSpan]) -> Iterator[Any]:
         buffers, convert, transform = self._buffers, self._converted, self._transform
         gather: Gather = stream.views if self._views else stream.batch
-        if not self._views and self.world_size == 1:  # else the batches of a rank do not follow each other
+        # Else the batches of a rank do not follow each other, or are made ahead.
+        if not self._views and self.world_size == 1 and not isinstance(stream, AheadStream):
             dataset = self.dataset
             gather = several_at_once(stream.batch, dataset.schema, self.wanted, self.batch_size, len(dataset))
         try:
@@ -331,6 +345,7 @@ class Loader:
         other._shuffle = self._shuffle if shuffle is None else shuffle
         other._convert = self._convert if convert is None else convert
         other._buffers = self._buffers if buffers is None else buffers
+        other._spare = []
         other._iteration = object()
         other._check_share()
         return other

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 from typing import Protocol
@@ -14,6 +14,7 @@ from hopyard.data.contract import EpochStream
 from hopyard.data.order import Rows, Window
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.views import Batch, Ordered, RowGroupView, Wanted, join
+from hopyard.data.recipe.decoding import DecodingThreads
 
 _LOADED_AT_ONCE = 2  # windows: the second fills the wire while the last row groups of the first are decoded
 _MANY_ROWS = 1 << 18  # their order takes milliseconds, in which row groups are decoded
@@ -61,6 +62,23 @@ class WindowStream(EpochStream):
         if self._start <= first and last <= self._stop:
             return self._gather(first - self._start, last - self._start, buffers)
         return join(list(self._parts(first, last, buffers)), buffers)
+
+    def begin(self, first: int, last: int, buffers: Buffers, threads: DecodingThreads) -> Callable[[], Batch]:
+        if not (self._start <= first and last <= self._stop and isinstance(self._view, RowGroupView)):
+            return super().begin(first, last, buffers, threads)  # rows are put together once they are whole
+        waits: list[Callable[[], None]] = []
+        buffers.begun = threads, waits
+        try:
+            batch = self._gather(first - self._start, last - self._start, buffers)
+        finally:
+            buffers.begun = None
+
+        def finish() -> Batch:
+            for wait in waits:
+                wait()
+            return batch
+
+        return finish
 
     def views(self, first: int, last: int, buffers: Buffers) -> Batch:
         """Rows as ``batch`` gives them, but as views where they lie side by side in one window."""

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 
 from hopyard.backend import SparkBackend, remote
 from hopyard.backend._process import import_path
+from hopyard.data import NodeCache, image, open_dataset
 from hopyard.hopper.journal import read_records
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
@@ -117,3 +121,29 @@ def test_modules_beside_the_users_script_are_there_in_units(
     backend = SparkBackend(num_workers=2)
     model = search(LocalStore(tmp_path / "store"), backend, **changes).fit(points)
     assert model.run.status == "completed"
+
+
+def test_executors_decode_the_images_that_the_driver_would(
+    spark: Any, search: Any, contents_of: Any, tmp_path: Path
+) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (48, 8, 8), np.uint8)
+    for row, each in enumerate(pixels):
+        Image.fromarray(each).save(tmp_path / f"{row}.jpg")
+    named = {"features": [f"{row}.jpg" for row in range(48)], "label": np.arange(48) % 2}
+    pq.write_table(pa.table(named), tmp_path / "a.parquet", row_group_size=12)
+    decode = {"features": image((2, 2), root=tmp_path)}
+    images = open_dataset(tmp_path / "a.parquet", decode=decode, cache=NodeCache(tmp_path / "cache"))
+
+    def estimator(params: dict[str, Any]) -> TorchEstimator:
+        class Flat(torch.nn.Linear):
+            def forward(self, photo: torch.Tensor) -> torch.Tensor:
+                return super().forward(photo.flatten(1).float() / 255)
+
+        lr = {"lr": params["lr"]}
+        loss = torch.nn.CrossEntropyLoss()
+        return TorchEstimator(Flat(4, 2), torch.optim.SGD, loss, optimizer_params=lr, batch_size=8)
+
+    changes = {"estimator_gen_fn": estimator, "evaluation_metric": "loss", "num_models": 2, "num_epochs": 1}
+    there = search(LocalStore(tmp_path / "there"), SparkBackend(num_workers=2), **changes).fit(images, images)
+    here = search(LocalStore(tmp_path / "here"), **changes).fit(images, images)
+    assert contents_of(there.run) == contents_of(here.run)

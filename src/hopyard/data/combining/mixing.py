@@ -140,6 +140,10 @@ class Mix(BaseDataset):
         assert isinstance(reach, list)
         return MixStream(self, wanted, seed, epoch, shuffle, reach)
 
+    def decodes(self, wanted: Wanted) -> bool:
+        """Whether images of one of the datasets are decoded for every batch."""
+        return any(dataset.decodes(wanted) for dataset in self.datasets)
+
     def check_not_written(self) -> None:
         """Raise CorruptError if a file was written to since it was opened; names it."""
         for dataset in self.datasets:

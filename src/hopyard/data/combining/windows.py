@@ -193,6 +193,10 @@ class Windows(BaseDataset):
         windows = [replace(each, rows=sum(runs[run].windows for run in each.groups)) for each in memory]
         return WindowStream(_Runs(self, runs), wanted, windows)
 
+    def decodes(self, wanted: Wanted) -> bool:
+        """Whether images of the rows are decoded for every batch of windows."""
+        return self.base.decodes(self.plan(wanted)[0])
+
     def check_not_written(self) -> None:
         """Raise CorruptError if a file was written to since it was opened; names it."""
         self.base.check_not_written()

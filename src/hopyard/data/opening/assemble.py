@@ -24,7 +24,7 @@ from hopyard.data.opening.foreign import Differences, ForeignFiles, sample
 from hopyard.data.opening.survey import Facts, Scan, counted_nulls, survey
 from hopyard.data.ragged import Ragged
 from hopyard.data.recipe.arrow_columns import read_column
-from hopyard.data.recipe.decoding import Decoder, check_decodable, decode_rows, digest_or_random
+from hopyard.data.recipe.decoding import Decoder, decode_rows, digest_or_random
 from hopyard.data.recipe.recipe import CachedTransform, Recipe, as_batch, transformed
 from hopyard.data.schema import Column, Schema, unknown_columns
 from hopyard.errors import CorruptError, DataError, NotFoundError, NullsError, UsageError
@@ -226,13 +226,16 @@ def _fingerprint(
 
 
 def _leave_out_undecodable(dataset: Dataset, files: ForeignFiles) -> None:
-    """Decode a row of each row group, and with it the row group, which is kept in the cache."""
+    """Decode a row of each row group, and with it the row group, which is kept in the cache; of images all rows."""
+    every = dataset.decodes({name: name for name in dataset.schema.names})
     groups, _ = _kept_groups(files)
     places, first = _places(files), 0
     for group, rows in zip(groups, dataset.group_rows, strict=True):
         if rows:
+            last = first + rows if every else first + 1
             try:
-                dataset[[first]]
+                for start in range(first, last, _ROWS_OF_A_SAMPLE):
+                    dataset[start : min(start + _ROWS_OF_A_SAMPLE, last)]
             except CorruptError as error:
                 number, within = places[group]
                 files.scan.leave_out(number, within, dataset.recipe.needs(dataset.schema.names), error)
@@ -264,15 +267,18 @@ def _recipe(files: ForeignFiles, options: OpeningOptions) -> Recipe:
         recipe = replace(recipe, policies=policies)
     recipe = _with_decoders(recipe, files, options)
     recipe = _with_transform(recipe, files, options)
-    return replace(recipe, digest=_digest(recipe, options))
+    kept = {name: decoder for name, decoder in recipe.decoders.items() if name not in recipe.per_batch}
+    digest = _digest(recipe, recipe.decoders, options)
+    kept_digest = _digest(recipe, kept, options) if recipe.per_batch else digest
+    return replace(recipe, digest=digest, kept_digest=kept_digest)
 
 
-def _digest(recipe: Recipe, options: OpeningOptions) -> str:
+def _digest(recipe: Recipe, decoders: Mapping[str, Decoder], options: OpeningOptions) -> str:
     changes: dict[str, Any] = {
         "filled": sorted(recipe.filled),
         "masked": sorted(recipe.policies.masked) if recipe.policies else [],
         "padded": dict(recipe.policies.padded) if recipe.policies else {},
-        "decoders": {name: decoder.digest for name, decoder in recipe.decoders.items()},
+        "decoders": {name: decoder.digest for name, decoder in decoders.items()},
     }
     if options.cached_transform is not None:
         changes["transform"] = digest_or_random(
@@ -417,11 +423,11 @@ def _listed(files: ForeignFiles) -> str:
 def _with_decoders(recipe: Recipe, files: ForeignFiles, options: OpeningOptions) -> Recipe:
     if not options.decode:
         return recipe
-    decoders = {name: Decoder.of(given) for name, given in options.decode.items()}
+    decoders: dict[str, Decoder] = {}
     columns = {column.name: column for column in recipe.schema}
-    for name, decoder in decoders.items():
+    for name, given in options.decode.items():
         column = recipe.stored[name]
-        check_decodable(column)
+        decoders[name] = decoder = Decoder.of(given).for_column(column)
         number, array = sample(files.scan, files.flats, name)
         data = read_column(column, array.drop_null(), files.scan.files[number].name)
         where = f"{files.scan.files[number].name}, column {name!r}"

@@ -476,6 +476,10 @@ class Preprocessed(Partitioned):
         """Any rows, by number."""
         return self.after(self.base.take(rows, self._read(wanted)), wanted)
 
+    def decodes(self, wanted: Wanted) -> bool:
+        """Whether images among the rows before the steps are decoded for every batch."""
+        return self.base.decodes(self._read(wanted))
+
     def check_not_written(self) -> None:
         """Raise CorruptError if a file was written to since it was opened; names it."""
         self.base.check_not_written()

@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from hopyard.data.recipe.decoding import DecodingThreads
 
 ALIGNMENT = 64
 _KEPT_PER_SIZE = 4
@@ -53,11 +56,14 @@ class Buffers:
 
     Attributes:
         coded: instead of object arrays, those of few different values may come as ``Coded``.
+        begun: threads that may fill arrays after they were handed out, and functions that wait for that, which are
+            added here; None: arrays are whole when they come.
     """
 
     def __init__(self, arrow_strings: bool = False) -> None:
         self.arrow_strings = arrow_strings
         self.coded = False
+        self.begun: tuple[DecodingThreads, list[Callable[[], None]]] | None = None
         self._by_size: dict[tuple[int, int], deque[AlignedBuffer]] = {}
 
     def __getstate__(self) -> dict[str, Any]:

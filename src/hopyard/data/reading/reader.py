@@ -22,6 +22,7 @@ from hopyard.data.layout import stored_dtype
 from hopyard.data.manifest import ForeignEntry, Manifest
 from hopyard.data.order import Rows
 from hopyard.data.reading.buffers import Buffers
+from hopyard.data.reading.decoded import DecodedColumn, RowGroupPlace
 from hopyard.data.reading.decoder import Flat, RowGroupDecoder
 from hopyard.data.reading.flat import Block, Packs, pack
 from hopyard.data.reading.mapped import (
@@ -38,7 +39,7 @@ from hopyard.data.reading.strings import LARGE, VIEW, Lying, MappedStrings, side
 from hopyard.data.reading.views import Batch, GatherSource, RowGroupView, Wanted, columns_of, join, reorder
 from hopyard.data.recipe.arrow_columns import leaves_of
 from hopyard.data.recipe.recipe import Recipe
-from hopyard.data.schema import Column
+from hopyard.data.schema import Column, Schema
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.objects.digests import digest
 from hopyard.storage.base import Store
@@ -98,7 +99,12 @@ class Reader:
         self._files = dict(zip(numbers, opened, strict=True))
         self._at_paths = all(file.path is not None for file in self._files.values())
         self._prepared = prepared and self._at_paths
-        self._recipe = recipe
+        self._recipe = recipe.kept
+        self._per_batch = recipe.per_batch
+        self._schema = Schema(  # as columns are kept
+            recipe.stored[column.name] if column.name in recipe.per_batch else column
+            for column in manifest.schema
+        )
         self._region: Region | None = None
         self._schemas: dict[int, pa.Schema] = {}
         self._leaves: dict[int, dict[str, int]] = {}
@@ -110,7 +116,7 @@ class Reader:
         self._needed_packs_of: dict[tuple[Any, ...], Packs] = {}
         self._decoder = RowGroupDecoder(
             [self._group(number) for number in range(len(self._places))],
-            manifest.schema, recipe, cache, self._sizes(),
+            self._schema, self._recipe, cache, self._sizes(),
         )  # fmt: skip
 
     def _open(self, store: Store | None, number: int, prepared: bool) -> StoredFile:
@@ -244,7 +250,7 @@ class Reader:
         key = tuple(wanted.items()), packs
         if chosen == self._every and key in self._views:
             return self._views[key]
-        sources: list[GatherSource] = [self._mapped(self.manifest.schema[name], chosen) for name in mapped]
+        sources: list[GatherSource] = [self._mapped(self._schema[name], chosen) for name in mapped]
         if packs:
             found = self._decoded(packs, chosen, stopped)
             if found is None:
@@ -289,7 +295,7 @@ class Reader:
         if key not in self._packs_of:
             packs = self._needed_packs(wanted)
             needed = {name for pack in packs for name in pack}
-            columns = [self.manifest.schema[name] for name in columns_of(wanted)]
+            columns = [self._schema[name] for name in columns_of(wanted)]
             mapped = [column for column in columns if column.name not in needed]
             scalars = [column for column in mapped if not column.shape]
             if len(scalars) >= _MANY_SCALARS and sum(self._decoded_sizes(scalars)) <= _PACKED_AT_MOST:
@@ -305,7 +311,7 @@ class Reader:
         """The columns that cannot be mapped."""
         key = tuple(wanted.items())
         if key not in self._needed_packs_of:
-            columns = [self.manifest.schema[name] for name in columns_of(wanted)]
+            columns = [self._schema[name] for name in columns_of(wanted)]
             nullable = self._nullable()
             needed = [each for each in columns if each.name in nullable or not self.is_mapped(each)]
             self._needed_packs_of[key] = pack(needed, _stacked(wanted))
@@ -445,7 +451,7 @@ class Reader:
             return Lying(firsts, steps, is_coded, starts(views, 0), sizes, starts(values, 0), widths)
 
         sources: list[GatherSource] = []
-        schema = self.manifest.schema
+        schema = self._schema
         for block in flats[0].blocks:
             columns = block.columns
             if block.part == "rows":
@@ -460,9 +466,21 @@ class Reader:
                 values = starts(blocks_of("values", columns[0]), 0)
                 sources.append(MappedRagged(schema[columns[0]], region.bytes, offsets, values, firsts))
         texts = [name for block in flats[0].blocks if block.part == "views" for name in block.columns]
-        for names, lying in side_by_side({name: strings(name) for name in texts}, schema):
-            sources.append(MappedStrings([schema[name] for name in names], region.bytes, lying, firsts))
+        for names, lying in side_by_side({name: strings(name) for name in texts}, schema, self._per_batch):
+            found = MappedStrings([schema[name] for name in names], region.bytes, lying, firsts)
+            sources.append(self._decoded_source(found, groups) if names[0] in self._per_batch else found)
         return sources
+
+    def _decoded_source(self, stored: MappedStrings, groups: tuple[int, ...]) -> DecodedColumn:
+        """A column that lies there as it is stored, and is decoded for every batch."""
+        (name,) = stored.names
+        places = [self._place_of(group) for group in groups]
+        return DecodedColumn(stored, self.manifest.schema[name], self._per_batch[name], places)
+
+    def _place_of(self, group: int) -> RowGroupPlace:
+        (file, within), bitmap, rows = self._places[group], self._selected[group], self._whole_rows[group]
+        numbers = None if bitmap is None else lambda: np.flatnonzero(unpack(bitmap, rows))
+        return RowGroupPlace(self._files[file].name, within, numbers)
 
     def _not_flat(self, column: Column) -> str:
         names = ", ".join(file.name for file in self._files.values())
@@ -506,7 +524,7 @@ class Reader:
 
     def _map(self) -> Region:
         if self._region is None:
-            widths = [column.stored_width for column in self.manifest.schema if column.stored_width]
+            widths = [column.stored_width for column in self._schema if column.stored_width]
             self._region = region_of(list(self._files.values()), widths)
         return self._region
 

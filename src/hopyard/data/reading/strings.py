@@ -13,7 +13,7 @@ each flat file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -177,15 +177,18 @@ class Lying(NamedTuple):
     """Bytes of a view."""
 
 
-def side_by_side(columns: Mapping[str, Lying], schema: Schema) -> Iterator[tuple[Sequence[str], Lying]]:
+def side_by_side(
+    columns: Mapping[str, Lying], schema: Schema, alone: Collection[str] = ()
+) -> Iterator[tuple[Sequence[str], Lying]]:
     """Groups of columns that a ``MappedStrings`` may gather together, with their places (groups, columns).
 
     Args:
         columns: the places of each column, (groups,).
+        alone: columns that are gathered by themselves.
     """
     together: dict[Any, list[str]] = {}
     for name, lying in columns.items():
-        alike = not lying.is_coded.any() and len(set(lying.widths.tolist())) == 1
+        alike = name not in alone and not lying.is_coded.any() and len(set(lying.widths.tolist())) == 1
         key = (schema[name].kind, int(lying.widths[0])) if alike else name
         together.setdefault(key, []).append(name)
     for names in together.values():

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from hopyard.data.columns.columns import ColumnData, as_ragged, check_names, settle
@@ -23,7 +24,7 @@ from hopyard.data.ragged import Ragged
 from hopyard.data.recipe.arrow_columns import read_column
 from hopyard.data.recipe.decoding import Decoder, decode_rows
 from hopyard.data.schema import Column, Schema
-from hopyard.errors import DataError, HopyardError
+from hopyard.errors import CorruptError, DataError, HopyardError
 
 Arrays = dict[str, Any]
 CachedTransform = Callable[[Arrays], Mapping[str, Any]]
@@ -46,6 +47,8 @@ class Recipe:
         decoders: of columns of bytes.
         given: the columns that ``transform`` is given; None: ``schema``, as there is no transform.
         transform: of a dict of arrays into one of as many rows.
+        kept_digest: as ``digest``, of the recipe without decoders that run for every batch.
+        undecoded: columns that come out as they are stored, and their decoders.
     """
 
     stored: Schema
@@ -59,6 +62,8 @@ class Recipe:
     decoders: Mapping[str, Decoder] = field(default_factory=dict)
     given: Schema | None = None
     transform: CachedTransform | None = None
+    kept_digest: str = ""
+    undecoded: Mapping[str, Decoder] = field(default_factory=dict)
 
     @classmethod
     def plain(cls, schema: Schema) -> Recipe:
@@ -75,6 +80,24 @@ class Recipe:
     def is_plain(self, name: str) -> bool:
         """Whether the dataset's column is the file's column of that name, untouched."""
         return name in self._plain
+
+    @cached_property
+    def per_batch(self) -> Mapping[str, Decoder]:
+        """Decoders of columns that are kept as they are stored, and decoded for every batch."""
+        if self.transform is not None:  # it needs the arrays, and what it makes is cached
+            return {}
+        return {name: decoder for name, decoder in self.decoders.items() if not decoder.is_cached}
+
+    @cached_property
+    def kept(self) -> Recipe:
+        """The recipe of the rows as they are kept, in the node cache or in memory: all but what is done for every
+        batch."""
+        left = self.per_batch
+        if not left:
+            return self
+        schema = Schema(self.stored[each.name] if each.name in left else each for each in self.schema)
+        decoders = {name: decoder for name, decoder in self.decoders.items() if name not in left}
+        return replace(self, schema=schema, decoders=decoders, digest=self.kept_digest, undecoded=left)
 
     @cached_property
     def _plain(self) -> frozenset[str]:
@@ -107,6 +130,8 @@ class Recipe:
         """
         origins = self._origins(names)
         columns = {name: self._read(name, table, file, where) for name in origins}
+        for name in columns.keys() & self.undecoded.keys():
+            _check_not_empty(columns[name], where)
         made = self._settled(columns, where)
         for name in columns.keys() & self.decoders.keys():
             made[name] = self._decode(columns[name], where)
@@ -155,6 +180,19 @@ class Recipe:
         given = {column.name: as_batch(column, made[column.name]) for column in self.given}
         after = transformed(self.transform, given, self.schema, rows, where)
         return {name: data.values for name, data in after.items()}
+
+
+def _check_not_empty(data: ColumnData, where: str) -> None:
+    """Refuse rows without a byte, which stand for nulls where decoding is left for later."""
+    assert isinstance(data.values, Ragged)
+    is_empty = data.values.lengths == 0
+    if data.missing is not None:
+        is_empty &= ~data.missing
+    if is_empty.any():
+        raise CorruptError(
+            f"{where}, column {data.name!r}, row {int(np.argmax(is_empty))} is empty, which is no image. Remove the "
+            "row, or make it null and say nulls='fill' or nulls='mask'."
+        )
 
 
 def _check_longest(data: ColumnData, length: int, where: str) -> None:
