@@ -89,6 +89,7 @@ def find(path: Path | None = None) -> Place:
     if not start.exists():
         raise NotFoundError(f"{start} does not exist. Give a folder in a stockroom, or make it first.")
     for folder in (start, *start.parents):
+        files.look_anew(folder)
         if os.path.isfile(folder / HEAD_NAME):  # noqa: PTH113 - False where it cannot be looked at
             return at(folder)
     raise NotFoundError(
