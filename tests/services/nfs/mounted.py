@@ -1,0 +1,44 @@
+"""Tests on two mounts of one export, which the environment names; ``test_mounts`` boots the server and runs them there."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import pytest
+from tests.nfs_facts import Clients, NfsFacts
+from tests.nfs_like import TurnsStore
+from tests.storage.test_conformance import OwnSuite
+
+from hopyard.storage import LocalStore, Store
+
+_SECONDS = 3.2  # the mounts' attribute cache, and a little
+
+
+@pytest.fixture
+def mounts() -> tuple[Path, Path]:
+    """A new folder, as the two clients have it."""
+    name = uuid.uuid4().hex
+    a, b = (Path(os.environ[f"NFS_{mount}"]) / name for mount in "AB")
+    a.mkdir()
+    assert name in os.listdir(b.parent)  # noqa: PTH208
+    return a, b
+
+
+class TestMounts(NfsFacts):
+    @pytest.fixture
+    def clients(self, mounts: tuple[Path, Path]) -> Clients:
+        def at(root: Path) -> AbstractContextManager[Path]:
+            return nullcontext(root)
+
+        a, b = mounts
+        return Clients(lambda: at(a), lambda: at(b), lambda: threading.Event().wait(_SECONDS) and None)
+
+
+class TestLocalStoreOnMounts(OwnSuite):
+    @pytest.fixture
+    def store(self, mounts: tuple[Path, Path]) -> Store:
+        return TurnsStore(*((nullcontext, LocalStore(mount / "store")) for mount in mounts))
