@@ -13,7 +13,7 @@ from tests.nfs_facts import Clients, NfsFacts
 from tests.nfs_like import TurnsStore
 from tests.storage.test_conformance import OwnSuite
 
-from hopyard.storage import LocalStore, Store
+from hopyard.storage import LocalStore, Store, files
 
 _SECONDS = 3.2  # the mounts' attribute cache, and a little
 
@@ -24,7 +24,7 @@ def mounts() -> tuple[Path, Path]:
     name = uuid.uuid4().hex
     a, b = (Path(os.environ[f"NFS_{mount}"]) / name for mount in "AB")
     a.mkdir()
-    assert name in os.listdir(b.parent)  # noqa: PTH208
+    assert files.look_anew(b)
     return a, b
 
 
