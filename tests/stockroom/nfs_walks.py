@@ -125,6 +125,20 @@ class StockroomOnNfs:
             assert b.data["texts"][0] == big
             assert b.verify().problems == []
 
+    def test_what_the_other_machine_reads_is_not_collected(self, room: Clients) -> None:
+        with room.b() as root, _opened(root) as b:
+            b.gc()  # nobody reads yet
+            with b.enable_write():
+                b.data["texts"] = {0: "x" * 100_000}
+        with room.a() as root:
+            a = _opened(root)
+        with room.b() as root, StockRoom(root / "room", enable_write=True) as b:
+            b.reset("HEAD~1")
+            b.gc()
+        with room.a():
+            assert a.data["texts"][0] == "x" * 100_000
+            a.close()
+
     def test_what_machines_commit_at_once_is_all_there(self, room: Clients) -> None:
         processes = []
         for number, at_work in enumerate((room.a, room.b)):

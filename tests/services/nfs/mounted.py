@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.nfs_facts import Clients, NfsFacts
 from tests.nfs_like import TurnsStore
+from tests.stockroom.nfs_walks import StockroomOnNfs
 from tests.storage.test_conformance import OwnSuite
+from tests.tune.nfs_walks import RunsOnNfs
 
 from hopyard.storage import LocalStore, Store, files
 
@@ -28,17 +31,33 @@ def mounts() -> tuple[Path, Path]:
     return a, b
 
 
+def clients_of(mounts: tuple[Path, Path]) -> Clients:
+    return Clients(*(partial(nullcontext, mount) for mount in mounts), wait)
+
+
+def wait() -> None:
+    threading.Event().wait(_SECONDS)
+
+
 class TestMounts(NfsFacts):
     @pytest.fixture
     def clients(self, mounts: tuple[Path, Path]) -> Clients:
-        def at(root: Path) -> AbstractContextManager[Path]:
-            return nullcontext(root)
-
-        a, b = mounts
-        return Clients(lambda: at(a), lambda: at(b), lambda: threading.Event().wait(_SECONDS) and None)
+        return clients_of(mounts)
 
 
 class TestLocalStoreOnMounts(OwnSuite):
     @pytest.fixture
     def store(self, mounts: tuple[Path, Path]) -> Store:
         return TurnsStore(*((nullcontext, LocalStore(mount / "store")) for mount in mounts))
+
+
+class TestStockroomOnMounts(StockroomOnNfs):
+    @pytest.fixture
+    def clients(self, mounts: tuple[Path, Path]) -> Clients:
+        return clients_of(mounts)
+
+
+class TestRunsOnMounts(RunsOnNfs):
+    @pytest.fixture
+    def clients(self, mounts: tuple[Path, Path]) -> Clients:
+        return clients_of(mounts)
