@@ -65,6 +65,10 @@ class _Unwritten:
     parts: list[tuple[int | None, bytes]] = field(default_factory=list)
 
 
+def _above(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
 class Nfs:
     """The directory ``root``, which machines share.
 
@@ -184,13 +188,13 @@ class Machine:
 
     def _go_to(self, path: str) -> None:
         """Go through the directories above a name."""
-        above = os.path.dirname(path)
+        above = _above(path)
         if above != self.nfs.root and self.knows(above):
             self._look_up(above)
 
     def _open_directory(self, path: str) -> None:
         """Names in it are asked for anew from now on."""
-        for known in [known for known in self._names if os.path.dirname(known) == path]:
+        for known in [known for known in self._names if _above(known) == path]:
             self._forget(known)
 
     def _drop_status(self, descriptor: int) -> None:

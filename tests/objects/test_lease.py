@@ -285,10 +285,10 @@ def test_machines_that_share_a_directory_by_nfs_see_who_holds_a_lease_now(
             second.acquire(take_over=True)
         with a.at_work():
             assert (holder_of(store, "driver") or {})["run"] == "b"
-            with pytest.raises(RunHeldError, match="run b"):
-                third.acquire()
         with b.at_work():
             first.release()
+        with a.at_work(), pytest.raises(RunHeldError, match="run b"):
+            third.acquire()
         with c.at_work():
             second.release()
         with a.at_work():

@@ -1,4 +1,4 @@
-"""Tests on two mounts of one export, which the environment names; ``test_mounts`` boots the server and runs them there."""
+"""Tests on two mounts of one export, which the environment names; ``test_mounts`` boots the server for them."""
 
 from __future__ import annotations
 

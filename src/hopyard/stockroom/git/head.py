@@ -124,7 +124,6 @@ def write_beside(file: Path, head: Head) -> str | None:
         as ``write``; nothing was left beside ``file``.
     """
     file = Path(os.path.realpath(file))
-    files.look_anew(file.parent)
     data = _content(file, head, None)
     with write_errors(file):
         if file.exists() and file.read_bytes() == data:
@@ -156,7 +155,6 @@ def write(file: Path, head: Head, room_id: str | None = None, prepared: str | No
         StorageError: the file cannot be written.
     """
     file = Path(os.path.realpath(file))
-    files.look_anew(file.parent)
     data = _content(file, head, room_id)
     ready = _beside(file, prepared)
     with write_errors(file):
