@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.nfs_like import Machine, Nfs
 
 from hopyard.errors import RunHeldError
 from hopyard.objects import Lease
@@ -264,3 +265,32 @@ def test_those_who_look_who_holds_it_keep_nobody_from_holding_it(tmp_path: Path)
     stop.set()
     for thread in threads:
         thread.join()
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_machines_that_share_a_directory_by_nfs_see_who_holds_a_lease_now(
+    tmp_path: Path, forgets: bool
+) -> None:
+    with Nfs(tmp_path, forgets).mounted() as nfs:
+        a, b, c = (Machine(nfs) for _ in range(3))
+        store = LocalStore(tmp_path)
+        first, second, third = (Lease(store, "driver", {"run": name}) for name in "abc")
+        with a.at_work():
+            assert holder_of(store, "driver") is None
+        with b.at_work():
+            first.acquire()
+        with a.at_work():
+            assert (holder_of(store, "driver") or {})["run"] == "a"
+        with c.at_work():
+            second.acquire(take_over=True)
+        with a.at_work():
+            assert (holder_of(store, "driver") or {})["run"] == "b"
+        with b.at_work():
+            first.release()
+        with a.at_work(), pytest.raises(RunHeldError, match="run b"):
+            third.acquire()
+        with c.at_work():
+            second.release()
+        with a.at_work():
+            third.acquire()
+            third.release()

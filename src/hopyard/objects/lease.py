@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from hopyard.errors import NotFoundError, RunHeldError, StorageError
 from hopyard.objects.heartbeat import Heartbeat, holder_that_beats
-from hopyard.storage import Store
+from hopyard.storage import Store, files
 
 _UNSEEN = 30.0
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
@@ -151,6 +151,7 @@ def _said(store: Store, name: str) -> dict[str, Any]:
 
 def _is_locked(path: Path) -> bool | None:
     """Whether a holder has locked the file; None if its file system has no locks."""
+    files.look_anew(path.parent)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -170,6 +171,7 @@ def _is_locked(path: Path) -> bool | None:
 
 
 def _is_same_file(fd: int, path: Path) -> bool:
+    files.look_anew(path.parent)
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:

@@ -11,13 +11,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from hopyard.errors import UsageError
 from hopyard.storage.base import Buffer, Entry
-from hopyard.storage.names import TEMPORARY_PREFIX, path_given
+from hopyard.storage.names import SILLY_RENAMED, TEMPORARY_PREFIX, path_given
 from hopyard.storage.oserrors import read_error
 from hopyard.wording import nearest
+
+T = TypeVar("T")
 
 Publish = Callable[[str, str], bool]
 
@@ -26,6 +29,8 @@ _LONG = 1 << 20  # bytes of a piece that is written alone: many of them in one c
 
 # What file systems without hard links answer to link(2): FAT, some FUSE and SMB mounts.
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+_ATTEMPTS = 10  # at reading a file that others replace again and again
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -45,6 +50,47 @@ def absolute(path: str | os.PathLike[str]) -> str:
             )
         text = unquote(parts.path)
     return os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111 - Path drops no "..", and is slower
+
+
+def look_anew(directory: str | os.PathLike[str]) -> bool:
+    """Have the names in a directory as they are now, also where another machine changed them a moment ago; whether
+    there is such a directory.
+
+    Clients of network file systems remember for some seconds which names there are, which there are not, and of which
+    file each is: so a file that was replaced is opened as it was. Opening its directory lets the client ask the server
+    (close-to-open consistency, as of NFS, holds for directories, too). On a local disk it costs two microseconds.
+    """
+    for _ in range(2):
+        try:
+            os.close(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESTALE):
+                return error.errno != errno.ENOTDIR  # who may not list it has to take what is remembered
+            above = os.path.dirname(directory)  # noqa: PTH120
+            if above in ("", directory) or not look_anew(above):
+                return False
+        else:
+            return True
+    return False
+
+
+def read_anew(file: str | os.PathLike[str], read: Callable[[int], T]) -> T:
+    """The result of ``read`` for a descriptor of the file that has the name now.
+
+    A server may forget a file that was replaced while it is read; then the one that replaced it is read.
+    """
+    for attempt in range(_ATTEMPTS):
+        look_anew(os.path.dirname(file))  # noqa: PTH120
+        try:
+            fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return read(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno != errno.ESTALE or attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 def read_range(fd: int, start: int, length: int) -> bytes:
@@ -96,6 +142,7 @@ def make_directory(directory: str) -> None:
     try:
         os.mkdir(directory)  # noqa: PTH102
     except FileExistsError:
+        look_anew(os.path.dirname(directory))  # noqa: PTH120
         if not Path(directory).is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory) from None
         return
@@ -228,7 +275,8 @@ def directories(directory: str, links: bool = True) -> list[str]:
 
 
 def _is_temporary(segment: str) -> bool:
-    return segment.startswith(TEMPORARY_PREFIX)
+    """Whether no object is called so: it is unfinished, or was deleted."""
+    return segment.startswith(TEMPORARY_PREFIX) or SILLY_RENAMED.fullmatch(segment) is not None
 
 
 def nearest_file(file: str) -> str:

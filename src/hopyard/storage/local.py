@@ -123,11 +123,8 @@ class LocalStore(PathStore):
 
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         file = self._file(name)
-        try:
-            fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise self._read_error(name, file, error) from None
-        try:
+
+        def read(fd: int) -> bytes:
             size = os.fstat(fd).st_size
             stop = size if length is None else start + length
             if start > size or stop > size:
@@ -136,10 +133,11 @@ class LocalStore(PathStore):
                     "The file was cut off or replaced: restore it from a copy, or make it again."
                 )
             return files.read_range(fd, start, stop - start)
-        except IsADirectoryError as error:
+
+        try:
+            return files.read_anew(file, read)
+        except OSError as error:
             raise self._read_error(name, file, error) from None
-        finally:
-            os.close(fd)
 
     def size(self, name: str) -> int | None:
         status = self._status(name)
@@ -155,6 +153,7 @@ class LocalStore(PathStore):
 
     def _status(self, name: str) -> os.stat_result | None:
         file = self._file(name)
+        files.look_anew(file[: file.rindex("/")])
         try:
             status = os.stat(file)  # noqa: PTH116 - hot, and the path is a string already
         except (FileNotFoundError, NotADirectoryError):
@@ -174,7 +173,9 @@ class LocalStore(PathStore):
         below = validate_prefix(prefix) and prefix + "/"
         if below and not self._links:
             self._refuse_links(self._directory(), prefix.split("/"))
-        return f"{self._directory()}/{below}".rstrip("/"), below
+        directory = f"{self._directory()}/{below}".rstrip("/")
+        files.look_anew(directory)
+        return directory, below
 
     def folders(self, prefix: str = "") -> Sequence[str]:
         directory, _ = self._below(prefix)
@@ -191,6 +192,7 @@ class LocalStore(PathStore):
     def put_new(self, name: str, data: Buffer) -> bool:
         file = self._file(name, is_replaced=True)
         # The usual loser's case without a write; the link below is what decides.
+        files.look_anew(file[: file.rindex("/")])
         if os.path.lexists(file) and not Path(file).is_dir():
             return False
         return self._write(name, data, files.link_new)
@@ -283,6 +285,7 @@ class LocalStore(PathStore):
 
     def delete(self, name: str) -> None:
         file = self._file(name, is_replaced=True)
+        files.look_anew(file[: file.rindex("/")])
         try:
             os.unlink(file)  # noqa: PTH108
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):

@@ -15,6 +15,9 @@ from hopyard.errors import InvalidNameError, UsageError
 TEMPORARY_PREFIX = ".tmp-"
 """Segments that begin so are a store's own unfinished writes; no listing shows them."""
 
+SILLY_RENAMED = re.compile(r"\.nfs[0-9a-f]{24}")
+"""Segments by which Linux's client of NFS calls a deleted file that is still open on its machine."""
+
 _LONGEST_PATH = 4096
 _LONGEST_PART = 255
 MAX_SEGMENT = 200
@@ -110,6 +113,8 @@ def _segment_problem(segment: str) -> str | None:
         return f"its segment {segment!r} points at another directory; spell the name out"
     if segment.startswith(TEMPORARY_PREFIX):
         return f"segments that begin with {TEMPORARY_PREFIX!r} are a store's own unfinished writes; rename it"
+    if SILLY_RENAMED.fullmatch(segment):
+        return f"NFS calls deleted files that are still open so, as its segment {segment!r}; rename it"
     if len(segment) > MAX_SEGMENT:
         return (
             f"its segment {segment[:20] + '...'!r} has {len(segment)} bytes, but file systems take 255 and "

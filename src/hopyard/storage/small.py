@@ -44,15 +44,15 @@ def read_small(file: Path, most: int = SMALL) -> bytes:
     Raises:
         OSError: it cannot be read. CorruptError: it has more.
     """
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+
+    def read(descriptor: int) -> bytes:
         size = os.fstat(descriptor).st_size
         if size > most:
             raise too_large(str(file), size, most)
         # Reading says what is wrong with a folder, whose size may be 0.
         return files.read_range(descriptor, 0, size) if size else os.read(descriptor, 1)
-    finally:
-        os.close(descriptor)
+
+    return files.read_anew(file, read)
 
 
 def get_whole(store: Store, name: str) -> bytes:

@@ -86,9 +86,11 @@ def find(path: Path | None = None) -> Place:
         StorageError: git's folders are damaged or cannot be read.
     """
     start = Path(os.path.realpath(Path.cwd() if path is None else path))
+    files.look_anew(start.parent)
     if not start.exists():
         raise NotFoundError(f"{start} does not exist. Give a folder in a stockroom, or make it first.")
     for folder in (start, *start.parents):
+        files.look_anew(folder)
         if os.path.isfile(folder / HEAD_NAME):  # noqa: PTH113 - False where it cannot be looked at
             return at(folder)
     raise NotFoundError(

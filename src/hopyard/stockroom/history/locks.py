@@ -151,7 +151,7 @@ def read_commits(store: Store) -> set[str]:
     """
     folder = store.path(_READERS)
     found = set()
-    for path in sorted(folder.iterdir()) if folder is not None and folder.is_dir() else ():
+    for path in sorted(folder.iterdir()) if folder is not None and files.look_anew(folder) else ():
         if path.is_file() and not _is_dead(path):
             commit = path.read_bytes().decode("ascii", "replace")
             if not _COMMIT.fullmatch(commit):

@@ -11,7 +11,7 @@ from hopyard.stockroom.git.command import demand
 from hopyard.stockroom.git.head import lines_of
 from hopyard.stockroom.git.layout import locate
 from hopyard.stockroom.history.references import Move, ReferenceLog
-from hopyard.storage import Store
+from hopyard.storage import Store, files
 
 ASIDE = "damaged"
 """The folder that keeps damaged files as they were found."""
@@ -22,7 +22,7 @@ _CHANGED = 2  # digits of a digest: a flipped bit changes one
 def heads(place: Place) -> Iterator[Path]:
     """Every ``head.stock`` on disk: of this working tree, and of git's others, in the same folder or where else the
     stockroom was in one of them."""
-    files = {place.head}
+    found = {place.head}
     layout = None if place.git is None else locate(place.root)
     if layout is not None:
         inside = {place.root.relative_to(layout.top), *map(Path, folders(place.objects).values())}
@@ -32,8 +32,8 @@ def heads(place: Place) -> Iterator[Path]:
             link = tree / "gitdir"
             if link.is_file():
                 tops.append((tree / link.read_text().strip()).parent)
-        files |= {top / folder / HEAD_NAME for top in tops for folder in inside}
-    return (file for file in sorted(files) if file.exists())
+        found |= {top / folder / HEAD_NAME for top in tops for folder in inside}
+    return (file for file in sorted(found) if files.look_anew(file.parent) and file.exists())
 
 
 def likely(place: Place, logs: Iterable[ReferenceLog]) -> Head:

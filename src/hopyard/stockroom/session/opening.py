@@ -23,7 +23,7 @@ from hopyard.stockroom.remotes import (
     recall,
 )
 from hopyard.stockroom.session.tree import WorkingTree
-from hopyard.storage import LocalStore, Store
+from hopyard.storage import LocalStore, Store, files
 from hopyard.storage.format import FORMAT_NAME, claim_format, read_format
 from hopyard.storage.oserrors import write_errors
 
@@ -76,6 +76,7 @@ def make_place(folder: Path) -> None:
     place = at(folder)
     store = LocalStore(place.objects).without_links()
     exists = store.exists(FORMAT_NAME)
+    files.look_anew(place.root)
     if place.head.is_dir():
         raise UsageError(
             f"{place.head} is a folder, but the file that says where a working tree is has that name. Move the "

@@ -33,6 +33,7 @@ from hopyard.stockroom.history.pending import Pending, read_pending
 from hopyard.stockroom.history.references import Tip, check_name
 from hopyard.stockroom.history.stage import HeldStage, Stage, StagePosition, stages
 from hopyard.stockroom.remotes import Repository, names, recall
+from hopyard.storage import files
 from hopyard.storage.oserrors import write_errors
 
 State = tuple[bytes, tuple[int, ...] | None]
@@ -90,6 +91,7 @@ class WorkingTree:
         if mark is None or mark.exists():
             return
         with self._any_stage.held() as log:
+            files.look_anew(mark.parent)
             if not mark.exists():
                 for stage in stages(self._local.store, self.place.worktree):
                     log.upon(stage.base).clear()
