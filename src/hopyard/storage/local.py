@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
@@ -205,7 +204,7 @@ class LocalStore(PathStore):
                 try:
                     files.write_pieces(fd, [data])
                     if self._syncs:
-                        os.fsync(fd)
+                        files.sync_file(fd)
                 finally:
                     os.close(fd)
                 published = publish(temporary, file)
@@ -239,16 +238,15 @@ class LocalStore(PathStore):
     def _copy_in(self, path: Path, directory: str, file: str) -> None:
         temporary = f"{directory}/{temporary_name()}"
         try:
-            target_fd = self._create(directory, temporary)
-            with path.open("rb") as source, os.fdopen(target_fd, "wb") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
-                target.flush()
-                os.fsync(target.fileno())
+            self._sweep_once(directory)
+            files.copy(path, temporary)
+            if self._syncs:
+                files.sync(temporary)
             files.rename_over(temporary, file)
         except BaseException:
             files.unlink_quietly(temporary)
             raise
-        path.unlink()
+        files.unlink(path)
 
     def staging(self) -> Path | None:
         # One per process and named like a temporary file, so that it is swept if the process dies.
@@ -267,12 +265,11 @@ class LocalStore(PathStore):
         return Path(staging)
 
     def _create(self, directory: str, temporary: str) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            fd = os.open(temporary, flags, 0o666)
+            fd = files.create(temporary)
         except FileNotFoundError:
             files.make_directory(directory)
-            fd = os.open(temporary, flags, 0o666)
+            fd = files.create(temporary)
         self._sweep_once(directory)
         return fd
 
@@ -284,7 +281,7 @@ class LocalStore(PathStore):
     def delete(self, name: str) -> None:
         file = self._file(name, is_replaced=True)
         try:
-            os.unlink(file)  # noqa: PTH108
+            files.unlink(file)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return
         except OSError as error:

@@ -10,11 +10,11 @@ import contextlib
 import functools
 import hashlib
 import os
-import shutil
 import socket
 import time
 from pathlib import Path
 
+from hopyard.storage import files
 from hopyard.storage.names import TEMPORARY_PREFIX
 
 _OLD_SECONDS = 24 * 3600.0
@@ -66,7 +66,7 @@ def staging_name() -> str:
 def remove_if_empty(directory: str) -> None:
     """Remove a directory that nothing is in."""
     with contextlib.suppress(OSError):
-        Path(directory).rmdir()
+        files.remove_directory(directory)
 
 
 def sweep(directory: str) -> None:
@@ -74,7 +74,7 @@ def sweep(directory: str) -> None:
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             if entry.name.startswith(TEMPORARY_PREFIX) and _is_abandoned(entry):
-                _remove(entry)
+                files.remove_tree(entry.path)
 
 
 def _is_abandoned(entry: os.DirEntry[str]) -> bool:
@@ -83,11 +83,3 @@ def _is_abandoned(entry: os.DirEntry[str]) -> bool:
     with contextlib.suppress(FileNotFoundError):
         return time.time() - entry.stat(follow_symlinks=False).st_mtime > _OLD_SECONDS
     return False
-
-
-def _remove(entry: os.DirEntry[str]) -> None:
-    with contextlib.suppress(OSError):
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-        else:
-            Path(entry.path).unlink()

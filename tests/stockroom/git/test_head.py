@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hopyard.errors import CorruptError, NotWritableError, StorageError, UsageError
 from hopyard.stockroom.git import Head, read, write
+from hopyard.storage import files
 from hopyard.storage.temporary import machine
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
@@ -192,10 +193,10 @@ def test_a_link_stays_a_link(tmp_path: Path, file: Path) -> None:
 def test_a_failed_write_leaves_the_old_file_alone(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(file, Head("main", A))
 
-    def refuse(self: Path, target: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(self))
+    def refuse(path: Path, target: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "replace", refuse)
+    monkeypatch.setattr(files, "rename", refuse)
     with pytest.raises(NotWritableError, match=f"{file} cannot be written"):
         write(file, Head("main", B))
     assert read(file) == Head("main", A)

@@ -160,7 +160,7 @@ def write(file: Path, head: Head, room_id: str | None = None, prepared: str | No
     with write_errors(file):
         if not file.exists() or file.read_bytes() != data:
             if ready is not None and _bytes_of(ready) == data:
-                ready.replace(file)
+                files.rename(ready, file)
             else:
                 _replace(file, data)
             files.sync(file.parent)
@@ -317,7 +317,7 @@ def _replace(file: Path, data: bytes) -> None:
     _sweep(file)
     temporary = file.with_name(_written_beside(file, data))
     try:
-        temporary.replace(file)
+        files.rename(temporary, file)
     except BaseException:
         files.unlink_quietly(str(temporary))
         raise
@@ -326,7 +326,7 @@ def _replace(file: Path, data: bytes) -> None:
 def _written_beside(file: Path, data: bytes) -> str:
     """Write a file that is to replace ``file``, with its mode; the name."""
     temporary = f"{file}{temporary_name()}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    descriptor = files.create(temporary)
     try:
         with contextlib.suppress(FileNotFoundError):
             os.fchmod(descriptor, stat.S_IMODE(file.stat().st_mode))

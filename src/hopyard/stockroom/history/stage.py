@@ -30,7 +30,7 @@ from zlib import crc32
 from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError
 from hopyard.objects.digests import digest
 from hopyard.stockroom.history.locks import locked
-from hopyard.storage import Store
+from hopyard.storage import Store, files
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.small import get_whole
 
@@ -446,11 +446,11 @@ class HeldStage:
         else:
             data = _Note(given, note.base if note else "-", note.last if note else None).encode()
         with write_errors(self._path):
-            file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            file = files.open_file(self._path)
             try:
-                os.pwrite(file, data, 0)
+                files.write_at(file, data, 0)
                 if is_synced:
-                    os.fsync(file)
+                    files.sync_file(file)
             finally:
                 os.close(file)
 
@@ -460,7 +460,7 @@ class HeldStage:
         folder = self._store.path(self.stage.prefix)
         if folder is not None:
             with contextlib.suppress(OSError):  # not empty, or not there
-                folder.rmdir()
+                files.remove_directory(folder)
 
 
 def stages(store: Store, worktree: str | None = None, besides: str | None = "") -> list[Stage]:

@@ -11,7 +11,7 @@ from hopyard.stockroom.git.command import demand
 from hopyard.stockroom.git.head import lines_of
 from hopyard.stockroom.git.layout import locate
 from hopyard.stockroom.history.references import Move, ReferenceLog
-from hopyard.storage import Store
+from hopyard.storage import Store, files
 
 ASIDE = "damaged"
 """The folder that keeps damaged files as they were found."""
@@ -84,7 +84,7 @@ def rewrite(place: Place, head: Head, store: Store) -> None:
         except OSError as error:
             raise StorageError(f"{place.head} cannot be read ({error}), so it is not replaced.") from error
         store.put(f"{ASIDE}/{HEAD_NAME}", found)
-        place.head.unlink()
+        files.unlink(place.head)
     write(place.head, head, place.id)
 
 

@@ -33,6 +33,7 @@ from hopyard.stockroom.history.pending import Pending, read_pending
 from hopyard.stockroom.history.references import Tip, check_name
 from hopyard.stockroom.history.stage import HeldStage, Stage, StagePosition, stages
 from hopyard.stockroom.remotes import Repository, names, recall
+from hopyard.storage import files
 from hopyard.storage.oserrors import write_errors
 
 State = tuple[bytes, tuple[int, ...] | None]
@@ -95,8 +96,10 @@ class WorkingTree:
                     log.upon(stage.base).clear()
                 self._local.store.delete(self._pending)
                 with write_errors(mark):
-                    mark.parent.mkdir(exist_ok=True)
-                    mark.touch()
+                    files.make_directory(mark.parent)
+                    with files.created(mark):
+                        pass
+                    files.sync(mark.parent)
 
     def stand(self) -> Standing:
         """The standing now; a move that a killed process began is finished first.
