@@ -131,6 +131,14 @@ class Store(ABC):
         """Seconds since 1970 by the store's own clock at which the object was written; None: no object, or unknown."""
         return None
 
+    def sync_deleted(self, names: Iterable[str]) -> None:  # noqa: B027 - where deletions last, there is nothing to do
+        """Let it last that these objects were deleted, by a process of this machine: after a power cut, what was only
+        deleted may be there again, in part.
+
+        Raises:
+            StorageError: they may come back.
+        """
+
     def exists(self, name: str) -> bool:
         return self.size(name) is not None
 
@@ -219,6 +227,9 @@ class PrefixStore(Store):
 
     def sync(self, names: Iterable[str]) -> None:
         self._inner.sync([self._full(name) for name in names])
+
+    def sync_deleted(self, names: Iterable[str]) -> None:
+        self._inner.sync_deleted([self._full(name) for name in names])
 
     @property
     def shared(self) -> bool:

@@ -161,6 +161,13 @@ def make_directory(directory: str | os.PathLike[str]) -> None:
     sync(os.path.dirname(directory))  # noqa: PTH120
 
 
+def nearest_directory(path: str) -> str:
+    """The directory, or the one above it that is there: what deletes have left empty is removed."""
+    while not Path(path).is_dir():
+        path = os.path.dirname(path)  # noqa: PTH120
+    return path
+
+
 def new_directory(directory: str | os.PathLike[str]) -> None:
     """Make a directory that need not outlive the machine."""
     os.mkdir(directory)  # noqa: PTH102

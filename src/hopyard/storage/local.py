@@ -86,6 +86,13 @@ class LocalStore(PathStore):
             except OSError as error:
                 raise write_error(path, error) from error
 
+    def sync_deleted(self, names: Iterable[str]) -> None:
+        for folder in {os.path.dirname(self._file(name, is_replaced=True)) for name in names}:  # noqa: PTH120
+            try:
+                files.sync(files.nearest_directory(folder))
+            except OSError as error:
+                raise write_error(folder, error) from error
+
     def _file(self, name: str, is_replaced: bool = False) -> str:
         """The path of an object.
 

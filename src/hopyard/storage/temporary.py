@@ -69,16 +69,16 @@ def remove_if_empty(directory: str) -> None:
         files.remove_directory(directory)
 
 
-def sweep(directory: str) -> None:
-    """Remove unfinished files in ``directory`` whose writers are provably gone."""
+def sweep(directory: str, of: str = "") -> None:
+    """Remove unfinished files in ``directory`` whose writers are provably gone; their names begin with ``of``."""
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
-            if entry.name.startswith(TEMPORARY_PREFIX) and _is_abandoned(entry):
+            if entry.name.startswith(of + TEMPORARY_PREFIX) and _is_abandoned(entry, len(of)):
                 files.remove_tree(entry.path)
 
 
-def _is_abandoned(entry: os.DirEntry[str]) -> bool:
-    if is_writer_gone(entry.name.removeprefix(TEMPORARY_PREFIX)):
+def _is_abandoned(entry: os.DirEntry[str], start: int) -> bool:
+    if is_writer_gone(entry.name[start:].removeprefix(TEMPORARY_PREFIX)):
         return True
     with contextlib.suppress(FileNotFoundError):
         return time.time() - entry.stat(follow_symlinks=False).st_mtime > _OLD_SECONDS

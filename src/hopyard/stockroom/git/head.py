@@ -34,7 +34,7 @@ from hopyard.storage import files
 from hopyard.storage.names import TEMPORARY_PREFIX
 from hopyard.storage.oserrors import read_error, write_errors
 from hopyard.storage.small import read_small
-from hopyard.storage.temporary import is_writer_gone, temporary_name
+from hopyard.storage.temporary import sweep, temporary_name
 
 HEAD_NAME = "head.stock"
 
@@ -128,7 +128,7 @@ def write_beside(file: Path, head: Head) -> str | None:
     with write_errors(file):
         if file.exists() and file.read_bytes() == data:
             return None
-        _sweep(file)
+        sweep(str(file.parent), file.name)
         return _written_beside(file, data)
 
 
@@ -314,7 +314,7 @@ def _conflict(text: str, file: Path) -> str:
 
 
 def _replace(file: Path, data: bytes) -> None:
-    _sweep(file)
+    sweep(str(file.parent), file.name)
     temporary = file.with_name(_written_beside(file, data))
     try:
         files.rename(temporary, file)
@@ -350,11 +350,3 @@ def _bytes_of(file: Path) -> bytes | None:
         return read_small(file)
     except (OSError, CorruptError):
         return None
-
-
-def _sweep(file: Path) -> None:
-    """Remove what killed writers of this machine left beside ``file``."""
-    beginning = file.name + TEMPORARY_PREFIX
-    for left in file.parent.iterdir():
-        if left.name.startswith(beginning) and is_writer_gone(left.name.removeprefix(beginning)):
-            files.unlink_quietly(str(left))

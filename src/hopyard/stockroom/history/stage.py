@@ -461,6 +461,8 @@ class HeldStage:
         if folder is not None:
             with contextlib.suppress(OSError):  # not empty, or not there
                 files.remove_directory(folder)
+        # Of what comes back after a power cut the rest would be missed: it is a chain.
+        self._store.sync_deleted(map(self.stage._object, numbers))
 
 
 def stages(store: Store, worktree: str | None = None, besides: str | None = "") -> list[Stage]:
