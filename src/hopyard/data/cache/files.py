@@ -119,11 +119,12 @@ def _prepare(folder: str) -> None:
 
 
 def _is_fresh(folder: str) -> bool:
-    """Whether the directory holds at most the beginning of a mark that another process makes or died at, and whole
-    entries that came while someone removed the directory, and with it the mark."""
+    """Whether the directory holds at most the beginning of a mark that another process makes or died at, or the zeros
+    that a power cut made of it, and whole entries that came while someone removed the directory, and with it the
+    mark."""
     try:
         names = [name for name in os.listdir(folder) if not _is_left(f"{folder}/{name}")]  # noqa: PTH208
-        return not names or (names == [TAG] and _TAG.startswith(Path(folder, TAG).read_bytes()))
+        return not names or (names == [TAG] and _TAG.startswith(Path(folder, TAG).read_bytes().rstrip(b"\0")))
     except FileNotFoundError:
         return True
 
