@@ -15,9 +15,11 @@ What SQLite writes is not recorded but looked at after each change, and never ce
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import os
 import random
+import re
 import shutil
 import stat
 import tempfile
@@ -36,8 +38,8 @@ from hopyard.storage import files, temporary
 
 SECTOR = 512
 _ROOT = -1
-UNRECORDED = ("index.sqlite",)
-"""Files of SQLite, which writes them itself."""
+_SQLITE = re.compile(r"index.*\.sqlite")
+"""Files that SQLite writes itself."""
 
 Change = tuple[Any, ...]
 Tree = dict[str, "bytes | Tree"]
@@ -188,16 +190,15 @@ class _Recorder:
 
     def _look(self) -> None:
         """Note what SQLite has written since the last change."""
-        for name in UNRECORDED:
-            for path in {
-                os.path.dirname(each[1]) for each in self.record.changes[-1:] if isinstance(each[1], str)
-            }:
-                full = f"{self._root}{path}/{name}"
-                if full not in self._looked and os.path.exists(full):
+        for folder in {
+            os.path.dirname(each) for each in self.record.changes[-1][1:2] if isinstance(each, str)
+        }:
+            for name in filter(_SQLITE.fullmatch, os.listdir(f"{self._root}{folder}")):
+                full = f"{self._root}{folder}/{name}"
+                if full not in self._looked:
                     self._given += 1
                     self._looked[full] = (0, 0, 0), b""
-                    self._ids[-self._given] = self._given
-                    self.record.changes.append(("name", f"{path}/{name}", self._given))
+                    self.record.changes.append(("name", f"{folder}/{name}", self._given))
         for full, (state, before) in list(self._looked.items()):
             with contextlib.suppress(FileNotFoundError):
                 status = os.stat(full)
@@ -436,6 +437,8 @@ class Cuts:
                 self._counts[at] = disk.count
             if at < len(changes):
                 disk.apply(change)
+        past = set(_listed(_recorded(disk.newest()))) ^ set(_listed(_recorded(read_tree(record.root))))
+        assert not past, f"these were changed past the layer: {sorted(past)}"
         cuts = [Cut(at, number) for at, count in self._counts.items() for number in range(min(count, most))]
         self._most = most
         self.cuts = sample(name, cuts, quick, ci)
@@ -483,7 +486,8 @@ def _told(change: Change) -> str:
 def _listed(tree: Tree, folder: str = "") -> Iterator[str]:
     for name, content in sorted(tree.items()):
         if isinstance(content, bytes):
-            yield f"{folder}{name} {len(content)}{' zeros' if content and not content.strip(bytes(1)) else ''}"
+            zeros = " zeros" if content and not content.strip(bytes(1)) else ""
+            yield f"{folder}{name}: {len(content)} bytes, {hashlib.sha256(content).hexdigest()[:8]}{zeros}"
         else:
             yield f"{folder}{name}/"
             yield from _listed(content, f"{folder}{name}/")
@@ -505,6 +509,15 @@ def write_tree(folder: Path, tree: Tree) -> None:
                 os.utime(path, (0, 0))
 
 
+def _recorded(tree: Tree) -> Tree:
+    """Without what SQLite writes."""
+    return {
+        name: content if isinstance(content, bytes) else _recorded(content)
+        for name, content in tree.items()
+        if not _SQLITE.match(name)
+    }
+
+
 def read_tree(folder: Path) -> Tree:
     """The content of a directory."""
     return {each.name: read_tree(each) if each.is_dir() else each.read_bytes() for each in folder.iterdir()}
@@ -519,9 +532,6 @@ def scratch_disk() -> Iterator[Path]:
         root = Path(folder, "disk")
         root.mkdir()
         yield root
-
-
-__all__ = ["Cuts", "Disk", "Record", "by_level", "read_tree", "recording", "scratch_disk", "write_tree"]
 
 
 def files_of(folder: Path) -> list[Path]:

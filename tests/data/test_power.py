@@ -27,11 +27,14 @@ def rows_of(dataset):
     return {name: np.concatenate([batch[name] for batch in batches]).tolist() for name in batches[0]}
 
 
-def test_a_preparation_that_returned_outlasts_a_power_cut_and_another_is_done_again(root, data, files_of, monkeypatch):
+def test_a_preparation_that_returned_outlasts_a_power_cut_and_another_is_done_again(
+    root, data, files_of, monkeypatch
+):
     with recording(root) as record:
         prepare(data(), LocalStore(root / "store"), validation=0.2)
         record.done()
         durability.join()
+    cuts = Cuts("prepare", record, 100, 10, 300)
     store = LocalStore(root / "store")
     expected, rows = files_of(store), rows_of(open_dataset(store))
     monkeypatch.setattr(durability, "add", lambda path, new=False: None)
@@ -48,7 +51,7 @@ def test_a_preparation_that_returned_outlasts_a_power_cut_and_another_is_done_ag
             assert files_of(store) == expected
             assert rows_of(open_dataset(store)) == rows
 
-    Cuts("prepare", record, 100, 10, 300).check(root, look)
+    cuts.check(root, look)
 
 
 def test_decoded_data_that_a_power_cut_has_left_are_right_or_made_again(root, monkeypatch):

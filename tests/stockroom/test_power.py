@@ -179,8 +179,12 @@ STORIES: list[tuple[Callable[[Story], None], int, int, int]] = [
 """With the states of a moment that are tried, and how many of all are tried at the lower levels."""
 
 
-@pytest.mark.parametrize(("steps", "most", "quick", "ci"), STORIES, ids=lambda each: getattr(each, "__name__", ""))
-def test_what_was_done_outlasts_a_power_cut(steps: Callable[[Story], None], most: int, quick: int, ci: int) -> None:
+@pytest.mark.parametrize(
+    ("steps", "most", "quick", "ci"), STORIES, ids=lambda each: getattr(each, "__name__", "")
+)
+def test_what_was_done_outlasts_a_power_cut(
+    steps: Callable[[Story], None], most: int, quick: int, ci: int
+) -> None:
     with scratch_disk() as root:
         with recording(root) as record:
             story = Story(root, record)
