@@ -380,11 +380,11 @@ class HeldStage:
     def clear(self) -> None:
         """As :meth:`Stage.clear`."""
         there = self.stage.numbers()
-        if there:
-            mark = self._put(self._given(there), _FIRST, ()).number  # from here on all others are cleared
-            there.append(mark)
+        mark = [self._put(self._given(there), _FIRST, ()).number] if there else []
+        # From here on all before are cleared; the mark goes when they cannot come back.
         self._write(self._given(), None, is_synced=True)
         self._delete(there)
+        self._delete(mark)
 
     def drop(self) -> None:
         """Remove all, without taking any space, so that a full disk does not keep it from being done. The working tree
@@ -455,13 +455,13 @@ class HeldStage:
                 os.close(file)
 
     def _delete(self, numbers: Sequence[int]) -> None:
+        """Delete entries; that lasts when this returns. Until then any of them may come back after a power cut."""
         for number in numbers:
             self._store.delete(self.stage._object(number))
         folder = self._store.path(self.stage.prefix)
         if folder is not None:
             with contextlib.suppress(OSError):  # not empty, or not there
                 files.remove_directory(folder)
-        # Of what comes back after a power cut the rest would be missed: it is a chain.
         self._store.sync_deleted(map(self.stage._object, numbers))
 
 
