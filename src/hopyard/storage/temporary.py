@@ -10,6 +10,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 import socket
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from hopyard.storage import files
 from hopyard.storage.names import TEMPORARY_PREFIX
 
 _OLD_SECONDS = 24 * 3600.0
+_WRITER = re.compile(r"[0-9a-f]{8}-\d+-[0-9a-f]{12}$")
 
 
 @functools.cache
@@ -70,15 +72,26 @@ def remove_if_empty(directory: str) -> None:
 
 
 def sweep(directory: str, of: str = "") -> None:
-    """Remove unfinished files in ``directory`` whose writers are provably gone; their names begin with ``of``."""
+    """Remove unfinished files in ``directory`` whose writers are provably gone.
+
+    Args:
+        of: the file that they are to replace, in a directory that is the user's: their names begin with it, and go on
+            as ``temporary_name`` gives it.
+    """
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
-            if entry.name.startswith(of + TEMPORARY_PREFIX) and _is_abandoned(entry, len(of)):
+            beginning, found, writer = entry.name.partition(TEMPORARY_PREFIX)
+            if (
+                found
+                and beginning == of
+                and (not of or _WRITER.match(writer))
+                and _is_abandoned(entry, writer)
+            ):
                 files.remove_tree(entry.path)
 
 
-def _is_abandoned(entry: os.DirEntry[str], start: int) -> bool:
-    if is_writer_gone(entry.name[start:].removeprefix(TEMPORARY_PREFIX)):
+def _is_abandoned(entry: os.DirEntry[str], writer: str) -> bool:
+    if is_writer_gone(writer):
         return True
     with contextlib.suppress(FileNotFoundError):
         return time.time() - entry.stat(follow_symlinks=False).st_mtime > _OLD_SECONDS

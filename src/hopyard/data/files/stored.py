@@ -310,7 +310,9 @@ class StoredFile:
             status = self.path.stat()
             if _identity(self.path, status) != self.identity:
                 raise self._changed(status.st_size)
-            with contextlib.suppress(OSError):  # what is not on the disk may be another content after a power cut
+            with contextlib.suppress(
+                OSError
+            ):  # what is not on the disk may be another content after a power cut
                 files.sync(self.path)
                 _known().add(self._content_key, [(0, bytes.fromhex(known_content))])
         return known_content
