@@ -8,6 +8,7 @@ from tests.power import Cuts, recording, scratch_disk
 
 from hopyard.data import open_dataset
 from hopyard.data.cache.durability import durability
+from hopyard.data.manifest import MANIFEST_NAME
 from hopyard.data.preparing.prepare import prepare
 from hopyard.errors import DataError, NotFoundError
 from hopyard.storage import LocalStore
@@ -45,6 +46,8 @@ def test_a_preparation_that_returned_outlasts_a_power_cut_and_another_is_done_ag
             assert rows_of(open_dataset(store)) == rows
         except (NotFoundError, DataError):
             assert not done
+            names = store.names("train_data") if (root / "store").exists() else ()
+            assert not [name for name in names if name.endswith(MANIFEST_NAME)]
         if cut.number % 3 == 0:
             again = prepare(data(), store, validation=0.2)
             assert again.reused or not done

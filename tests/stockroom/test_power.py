@@ -1,4 +1,4 @@
-"""A stockroom after power cuts: what a call has done when it returns is there, and what it had not is so whole or not."""
+"""A stockroom after power cuts: what a call has done is there when it returned; before, it is there whole or not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.long.stockroom.model import Content, content
-from tests.power import Cut, Cuts, Record, files_of, recording, scratch_disk
+from tests.power import Cut, Cuts, Disk, Record, files_of, recording, scratch_disk
 
 from hopyard import StockRoom
 from hopyard.errors import NotFoundError
@@ -193,6 +193,19 @@ def test_what_was_done_outlasts_a_power_cut(
         cuts.check(root, lambda done, cut: look_at(story, done[-1] if done else 0, cut))
 
 
+@pytest.mark.parametrize("steps", [garbage, purges])
+def test_what_was_deleted_does_not_come_back(steps: Callable[[Story], None]) -> None:
+    with scratch_disk() as root, recording(root) as record:
+        steps(Story(root, record))
+    disk, moments = Disk(), 0
+    for change in record.changes:
+        disk.apply(change)
+        if change[0] == "done" and change[1] > 1:
+            assert disk.uncertain("room/.hopyard/packfiles") == []
+            moments += 1
+    assert moments > 2
+
+
 def look_at(story: Story, last: int, cut: Cut) -> None:
     expected = story.held[last : last + 2]
     try:
@@ -238,7 +251,8 @@ def go_on(story: Story, purging: list[Content | None] | None) -> None:
             stock.push(story.remote)
     ends = [{**end, "experiment/more": 5} for end in purging or [now] if end is not None]
     with StockRoom(story.room) as stock:
-        assert (now := content(stock)) in ends
+        now = content(stock)
+        assert now in ends
         checked = stock.verify()
         assert checked.ok, checked
     assert list(story.room.glob("head.stock.*")) == []
