@@ -309,7 +309,7 @@ class Disk:
         action, *what = change
         if action == "name":
             self._past(what[0]).append(what[1])
-            self._files.setdefault(what[1], _File())
+            self._file(what[1])
         elif action == "directory":
             made = _ROOT - len(self._names)
             self._past(what[0]).append(made)
@@ -317,15 +317,19 @@ class Disk:
         elif action == "unname":
             self._past(what[0]).append(None)
         elif action == "write":
-            self._files.setdefault(what[0], _File()).write(what[1], what[2])
+            self._file(what[0]).write(what[1], what[2])
         elif action == "truncate":
-            self._files[what[0]].truncate(what[1])
+            self._file(what[0]).truncate(what[1])
         elif action == "sync":
-            self._files[what[0]].sync()
+            self._file(what[0]).sync()
         elif action == "sync directory":
             names = self._names[self._directory(what[0])]
             for name, past in names.items():
                 names[name] = past[-1:]
+
+    def _file(self, number: int) -> _File:
+        """One that has no name yet is another disk's, or gets one."""
+        return self._files.setdefault(number, _File())
 
     def _past(self, path: str) -> _Past:
         folder, _, name = path.rpartition("/")

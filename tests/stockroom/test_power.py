@@ -30,6 +30,8 @@ class Story:
         self._record = record
         self.held: list[Content | None] = [None]
         self.pushed: list[Content | None] = [None]
+        self.begin: Callable[[], StockRoom] = lambda: StockRoom.init(self.room)
+        """What is to be done where there is no stockroom yet."""
         self.purged = 0
         """The step from which on nothing that was purged is on the disk; 0: none is."""
 
@@ -158,6 +160,26 @@ def pushes(story: Story) -> None:
         story.say_pushed(stock)
 
 
+def pulls(story: Story) -> None:
+    """The remote is on another disk."""
+    elsewhere = story.room.parent.parent
+    with StockRoom.init(elsewhere / "author", enable_write=True) as author:
+        with author.enable_write():
+            author.data["x"] = {0: image(1), 1: image(2)}
+        author.push(elsewhere / "origin")
+        story.begin = lambda: StockRoom.clone(elsewhere / "origin", story.room)
+        with story.begin() as stock:
+            story.say(stock)
+            with author.enable_write():
+                author.data["x"][0] = image(3)
+                author.model["net"] = {"w": image(1)}
+            author.push()
+            stock.fetch()
+            story.say(stock)
+            stock.pull()
+            story.say(stock)
+
+
 def large(story: Story) -> None:
     """More than is written at once goes by way of a file in the staging folder."""
     with StockRoom.init(story.room, enable_write=True) as stock:
@@ -174,6 +196,7 @@ STORIES: list[tuple[Callable[[Story], None], int, int, int]] = [
     (garbage, 300, 15, 500),
     (purges, 200, 10, 400),
     (pushes, 300, 15, 400),
+    (pulls, 100, 10, 200),
     (large, 20, 2, 30),
 ]
 """With the states of a moment that are tried, and how many of all are tried at the lower levels."""
@@ -214,7 +237,7 @@ def look_at(story: Story, last: int, cut: Cut) -> None:
         assert held in expected
     except NotFoundError:
         assert None in expected
-        StockRoom.init(story.room).close()
+        story.begin().close()
     if story.purged and last >= story.purged:
         gone = np.full(4, CANARY, np.uint16).tobytes()
         assert [path for path in files_of(story.room) if gone in path.read_bytes()] == []

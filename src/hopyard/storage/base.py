@@ -8,7 +8,8 @@ checks them):
 * **Atomicity.** ``put`` and ``put_new`` make the whole object visible or nothing. After
   they return, the object survives the death of the process and of the machine. Until a
   replaced object is whole, all see the old one, so it is never deleted first. A failed or killed
-  write leaves the old object or none, and its remains are invisible to ``list``.
+  write leaves the old object or none, and its remains are invisible to ``list``. A deletion survives the
+  death of the machine once ``sync_deleted`` returns; before, the object may be there again.
 * **One conditional write.** ``put_new`` writes only if the name is free; of any number of
   concurrent callers exactly one gets True. References, journals and fences build on it.
 * **Reads** see the last completed write of the name. An object that a reader has begun to
