@@ -85,7 +85,7 @@ class _HashingFile(io.RawIOBase):
     """A file being written whose bytes are digested on the way."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = files.create(path)
+        self._fd = files.open_file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         self._position = 0
         self._held: bytearray | None = None
         self.hasher = Hasher(FILE_DOMAIN)
