@@ -367,12 +367,9 @@ class Disk:
     def _state(self, folder: int, number: int, seen: dict[int, bytes]) -> Tree:
         tree: Tree = {}
         for name, past in self._names[folder].items():
-            options = {each: self._ways(each) for each in past}
-            number, left = divmod(number, sum(options.values()))
-            for each, ways in options.items():
-                if left < ways:
-                    break
-                left -= ways
+            options = [(each, way) for each in dict.fromkeys(past) for way in range(self._ways(each))]
+            number, chosen = divmod(number, len(options))
+            each, left = options[chosen]
             if each is None:
                 continue
             if each < 0:
