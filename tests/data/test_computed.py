@@ -181,7 +181,7 @@ def test_threads_that_want_the_same_compute_it_once_also_without_a_cache(tmp_pat
     assert squares.computed == ROWS
 
 
-@pytest.mark.parametrize("call", ["pwrite", "rename"])
+@pytest.mark.parametrize("call", ["pwrite", "replace"])
 def test_a_full_disk_leaves_them_in_memory_and_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: str
 ) -> None:

@@ -1,5 +1,6 @@
 """Files of a dataset: their footers are read once, and those of remote files several at a time."""
 
+import errno
 import threading
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pytest
 from hopyard.data import open_dataset
 from hopyard.data.files.stored import StoredFile
 from hopyard.errors import CorruptError
-from hopyard.storage import open_store
+from hopyard.storage import files, open_store
 
 
 @pytest.fixture
@@ -47,3 +48,17 @@ def test_the_first_file_that_is_damaged_is_named_and_others_are_left_out_on_requ
 def test_a_footer_is_read_once(store):
     file = StoredFile.open(store, "1.parquet")
     assert file.footer is file.footer
+
+
+def test_a_digest_is_remembered_only_of_bytes_that_are_on_the_disk(tmp_path, monkeypatch):
+    def refuse(path):
+        raise OSError(errno.EIO, "injected")
+
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": [1]}), path)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync", refuse)
+        content = StoredFile.open(None, str(path)).content
+    assert StoredFile.open(None, str(path))._known_content() is None
+    assert StoredFile.open(None, str(path)).content == content
+    assert StoredFile.open(None, str(path))._known_content() == content

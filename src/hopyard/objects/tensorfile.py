@@ -22,8 +22,7 @@ import numpy as np
 
 from hopyard.errors import CorruptError
 from hopyard.objects.tensors import ITEM_SIZES, Tensor
-from hopyard.storage import Store
-from hopyard.storage.files import write_pieces
+from hopyard.storage import Store, files
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import temporary_name
 
@@ -85,13 +84,13 @@ def put_pieces(
         return
     path = staging / temporary_name()
     try:
-        with write_errors(path), path.open("wb", buffering=0) as file:
-            write_pieces(file.fileno(), pieces)
+        with write_errors(path), files.created(path) as fd:
+            files.write_pieces(fd, pieces)
         if check is not None:
             check(_map(store, name, path))
         store.put_file(name, path)
     finally:
-        path.unlink(missing_ok=True)
+        files.unlink_quietly(path)
 
 
 def _header(tensors: Iterable[tuple[str, Tensor]], metadata: Mapping[str, str]) -> bytes:

@@ -8,7 +8,8 @@ checks them):
 * **Atomicity.** ``put`` and ``put_new`` make the whole object visible or nothing. After
   they return, the object survives the death of the process and of the machine. Until a
   replaced object is whole, all see the old one, so it is never deleted first. A failed or killed
-  write leaves the old object or none, and its remains are invisible to ``list``.
+  write leaves the old object or none, and its remains are invisible to ``list``. A deletion survives the
+  death of the machine once ``sync_deleted`` returns; before, the object may be there again.
 * **One conditional write.** ``put_new`` writes only if the name is free; of any number of
   concurrent callers exactly one gets True. References, journals and fences build on it.
 * **Reads** see the last completed write of the name. An object that a reader has begun to
@@ -158,6 +159,14 @@ class Store(ABC):
         """Seconds since 1970 by the store's own clock at which the object was written; None: no object, or unknown."""
         return None
 
+    def sync_deleted(self, names: Iterable[str]) -> None:  # noqa: B027 - where deletions last, there is nothing to do
+        """Let it last that these objects were deleted, by a process of this machine: after a power cut, what was only
+        deleted may be there again, in part.
+
+        Raises:
+            StorageError: they may come back.
+        """
+
     def exists(self, name: str) -> bool:
         return self.size(name) is not None
 
@@ -252,6 +261,9 @@ class PrefixStore(Store):
 
     def sync(self, names: Iterable[str]) -> None:
         self._inner.sync([self._full(name) for name in names])
+
+    def sync_deleted(self, names: Iterable[str]) -> None:
+        self._inner.sync_deleted([self._full(name) for name in names])
 
     @property
     def shared(self) -> bool:

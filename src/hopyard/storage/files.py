@@ -1,4 +1,9 @@
-"""Steps of LocalStore on the file system, a function each; errors are plain ``OSError``."""
+"""The file system: all that Hopyard changes on a disk, and relies upon later, it changes by the functions here.
+
+Errors are plain ``OSError``. Every change is a call of ``os`` in this file, so that a test which puts a recorder in the
+place of ``os`` knows all that happened, and in which order (``tests/power.py``). A power cut may keep or lose each
+of them, in any combination, until the file (for its bytes) or the directory (for its names) was synced.
+"""
 
 from __future__ import annotations
 
@@ -106,10 +111,57 @@ def read_range(fd: int, start: int, length: int) -> bytes:
     return b"".join(parts)
 
 
+# Changes: files
+
+
+def open_file(path: str | os.PathLike[str], flags: int = os.O_RDWR) -> int:
+    """A descriptor of a file that is to be written to; ``flags`` as of ``os.open``."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o666)
+
+
+def create(path: str | os.PathLike[str]) -> int:
+    """A descriptor of a new file, for writing and reading; a name that is taken is a ``FileExistsError``."""
+    return open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+
+@contextlib.contextmanager
+def created(path: str | os.PathLike[str]) -> Iterator[int]:
+    """The same, closed at the end of the block."""
+    fd = create(path)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def write_all(fd: int, data: Buffer) -> None:
     """Write and sync."""
     write_pieces(fd, [data])
     os.fsync(fd)
+
+
+def write_at(fd: int, data: Buffer, place: int) -> None:
+    """Write at a place of a file, wherever its end is."""
+    view = memoryview(data).cast("B")
+    while view:
+        written = os.pwrite(fd, view, place)
+        view, place = view[written:], place + written
+
+
+def truncate(fd: int, size: int) -> None:
+    os.ftruncate(fd, size)
+
+
+def sync_file(fd: int) -> None:
+    """Bring the content of an open file to the disk."""
+    os.fsync(fd)
+
+
+def copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Copy the content of a file into a new one."""
+    with Path(source).open("rb", buffering=0) as file, created(target) as fd:
+        while data := file.read(_LONG):
+            write_pieces(fd, [data])
 
 
 def write_pieces(fd: int, pieces: Iterable[Buffer]) -> None:
@@ -137,8 +189,12 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.close(fd)
 
 
-def make_directory(directory: str) -> None:
+# Changes: names
+
+
+def make_directory(directory: str | os.PathLike[str]) -> None:
     """Make a directory and those above it; the new entries are on the disk afterwards."""
+    directory = os.fspath(directory)
     try:
         os.mkdir(directory)  # noqa: PTH102
     except FileExistsError:
@@ -153,7 +209,52 @@ def make_directory(directory: str) -> None:
     sync(os.path.dirname(directory))  # noqa: PTH120
 
 
-def unlink_quietly(file: str) -> None:
+def nearest_directory(path: str) -> str:
+    """The directory, or the one above it that is there: what deletes have left empty is removed."""
+    while not Path(path).is_dir():
+        path = os.path.dirname(path)  # noqa: PTH120
+    return path
+
+
+def new_directory(directory: str | os.PathLike[str]) -> None:
+    """Make a directory that need not outlive the machine."""
+    os.mkdir(directory)  # noqa: PTH102
+
+
+def remove_directory(directory: str | os.PathLike[str]) -> None:
+    """Remove a directory that nothing is in."""
+    os.rmdir(directory)  # noqa: PTH106
+
+
+def remove_tree(path: str | os.PathLike[str]) -> None:
+    """Remove a file, or a directory with all that is in it, as far as that can be done; no link is followed."""
+    with contextlib.suppress(OSError):
+        if not is_directory(os.lstat(path)):
+            os.unlink(path)  # noqa: PTH108
+            return
+        with os.scandir(path) as entries:
+            below = [entry.path for entry in entries]
+        for each in below:
+            remove_tree(each)
+        os.rmdir(path)  # noqa: PTH106
+
+
+def rename(path: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Give a file another name, in place of the file that has it."""
+    os.replace(path, target)  # noqa: PTH105
+
+
+def link(path: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Give a file a second name; one that is taken is a ``FileExistsError``."""
+    os.link(path, target)
+
+
+def unlink(file: str | os.PathLike[str]) -> None:
+    os.unlink(file)  # noqa: PTH108
+
+
+def unlink_quietly(file: str | os.PathLike[str]) -> None:
+    """Remove a file, if it is there and that can be done."""
     with contextlib.suppress(OSError):
         os.unlink(file)  # noqa: PTH108
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
@@ -86,6 +85,13 @@ class LocalStore(PathStore):
                 files.sync(path)
             except OSError as error:
                 raise write_error(path, error) from error
+
+    def sync_deleted(self, names: Iterable[str]) -> None:
+        for folder in {os.path.dirname(self._file(name, is_replaced=True)) for name in names}:  # noqa: PTH120
+            try:
+                files.sync(files.nearest_directory(folder))
+            except OSError as error:
+                raise write_error(folder, error) from error
 
     def _file(self, name: str, is_replaced: bool = False) -> str:
         """The path of an object.
@@ -207,7 +213,7 @@ class LocalStore(PathStore):
                 try:
                     files.write_pieces(fd, [data])
                     if self._syncs:
-                        os.fsync(fd)
+                        files.sync_file(fd)
                 finally:
                     os.close(fd)
                 published = publish(temporary, file)
@@ -241,16 +247,15 @@ class LocalStore(PathStore):
     def _copy_in(self, path: Path, directory: str, file: str) -> None:
         temporary = f"{directory}/{temporary_name()}"
         try:
-            target_fd = self._create(directory, temporary)
-            with path.open("rb") as source, os.fdopen(target_fd, "wb") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
-                target.flush()
-                os.fsync(target.fileno())
+            self._sweep_once(directory)
+            files.copy(path, temporary)
+            if self._syncs:
+                files.sync(temporary)
             files.rename_over(temporary, file)
         except BaseException:
             files.unlink_quietly(temporary)
             raise
-        path.unlink()
+        files.unlink(path)
 
     def staging(self) -> Path | None:
         # One per process and named like a temporary file, so that it is swept if the process dies.
@@ -269,12 +274,11 @@ class LocalStore(PathStore):
         return Path(staging)
 
     def _create(self, directory: str, temporary: str) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            fd = os.open(temporary, flags, 0o666)
+            fd = files.create(temporary)
         except FileNotFoundError:
             files.make_directory(directory)
-            fd = os.open(temporary, flags, 0o666)
+            fd = files.create(temporary)
         self._sweep_once(directory)
         return fd
 
@@ -287,7 +291,7 @@ class LocalStore(PathStore):
         file = self._file(name, is_replaced=True)
         files.look_anew(file[: file.rindex("/")])
         try:
-            os.unlink(file)  # noqa: PTH108
+            files.unlink(file)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return
         except OSError as error:

@@ -10,14 +10,16 @@ import contextlib
 import functools
 import hashlib
 import os
-import shutil
+import re
 import socket
 import time
 from pathlib import Path
 
+from hopyard.storage import files
 from hopyard.storage.names import TEMPORARY_PREFIX
 
 _OLD_SECONDS = 24 * 3600.0
+_WRITER = re.compile(r"[0-9a-f]{8}-\d+-[0-9a-f]{12}$")
 
 
 @functools.cache
@@ -66,28 +68,31 @@ def staging_name() -> str:
 def remove_if_empty(directory: str) -> None:
     """Remove a directory that nothing is in."""
     with contextlib.suppress(OSError):
-        Path(directory).rmdir()
+        files.remove_directory(directory)
 
 
-def sweep(directory: str) -> None:
-    """Remove unfinished files in ``directory`` whose writers are provably gone."""
+def sweep(directory: str, of: str = "") -> None:
+    """Remove unfinished files in ``directory`` whose writers are provably gone.
+
+    Args:
+        of: the file that they are to replace, in a directory that is the user's: their names begin with it, and go on
+            as ``temporary_name`` gives it.
+    """
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
-            if entry.name.startswith(TEMPORARY_PREFIX) and _is_abandoned(entry):
-                _remove(entry)
+            beginning, found, writer = entry.name.partition(TEMPORARY_PREFIX)
+            if (
+                found
+                and beginning == of
+                and (not of or _WRITER.match(writer))
+                and _is_abandoned(entry, writer)
+            ):
+                files.remove_tree(entry.path)
 
 
-def _is_abandoned(entry: os.DirEntry[str]) -> bool:
-    if is_writer_gone(entry.name.removeprefix(TEMPORARY_PREFIX)):
+def _is_abandoned(entry: os.DirEntry[str], writer: str) -> bool:
+    if is_writer_gone(writer):
         return True
     with contextlib.suppress(FileNotFoundError):
         return time.time() - entry.stat(follow_symlinks=False).st_mtime > _OLD_SECONDS
     return False
-
-
-def _remove(entry: os.DirEntry[str]) -> None:
-    with contextlib.suppress(OSError):
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-        else:
-            Path(entry.path).unlink()

@@ -166,6 +166,13 @@ class StoreSuite:
             "new": b"new",
         }
 
+    def test_deletions_can_be_made_to_last(self, store: Store) -> None:
+        for name in ("a/b", "a/c", "d"):
+            store.put(f"x/{name}", b"")
+            store.delete(f"x/{name}")
+        store.at("x").sync_deleted(["a/b", "a/c", "d", "never/there"])
+        assert not list(store.list())
+
     def test_a_path_is_a_file_with_the_objects_bytes(self, store: Store) -> None:
         store.put("a/b", b"content")
         path = store.path("a/b")

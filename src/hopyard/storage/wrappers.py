@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Literal, Self, TypeAlias, TypeVar
@@ -120,6 +120,9 @@ class Wrapper(Store):
 
     def path(self, name: str) -> Path | None:
         return self.inner.path(name) if self.has_files else None
+
+    def sync_deleted(self, names: Iterable[str]) -> None:
+        self.inner.sync_deleted(names)
 
     def staging(self) -> Path | None:
         return self.inner.staging() if self.has_files else None

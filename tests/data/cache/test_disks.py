@@ -85,7 +85,7 @@ def test_a_short_file_system_admits_what_fits_and_gives_up_what_was_used_longest
         assert numbers(cache) == [2, 3], "some of the file system stays free for others"
 
 
-@pytest.mark.parametrize("call", ["pwrite", "rename"])
+@pytest.mark.parametrize("call", ["pwrite", "replace"])
 def test_an_injected_lack_of_space_is_raised_and_leaves_nothing(cache, monkeypatch, call):
     def full(*arguments):
         raise OSError(errno.ENOSPC, "injected")

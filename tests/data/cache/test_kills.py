@@ -26,7 +26,7 @@ def end(*ignored, **too):
 if sys.argv[2] == "before the trailer":
     os.pwrite = end
 if sys.argv[2] == "before it has its name":
-    os.rename = end
+    os.replace = end
 if sys.argv[2] == "before it is durable":
     os.fsync = lambda fd: threading.Event().wait()
 with NodeCache(sys.argv[1]).claim("0" * 63 + "1", wait=False) as claim:

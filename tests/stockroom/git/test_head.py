@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hopyard.errors import CorruptError, NotWritableError, StorageError, UsageError
 from hopyard.stockroom.git import Head, read, write
+from hopyard.storage import files
 from hopyard.storage.temporary import machine
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
@@ -192,10 +193,10 @@ def test_a_link_stays_a_link(tmp_path: Path, file: Path) -> None:
 def test_a_failed_write_leaves_the_old_file_alone(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(file, Head("main", A))
 
-    def refuse(self: Path, target: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(self))
+    def refuse(path: Path, target: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "replace", refuse)
+    monkeypatch.setattr(files, "rename", refuse)
     with pytest.raises(NotWritableError, match=f"{file} cannot be written"):
         write(file, Head("main", B))
     assert read(file) == Head("main", A)
@@ -215,3 +216,7 @@ def test_only_what_the_dead_left_is_removed(file: Path) -> None:
     assert {entry.name for entry in file.parent.iterdir()} == {
         "head.stock", alive.name, elsewhere.name, foreign.name
     }  # fmt: skip
+    for each in (elsewhere, foreign):  # the machine may have been started anew since then, or be another one
+        os.utime(each, (0, 0))
+    write(file, Head("main", B))
+    assert {entry.name for entry in file.parent.iterdir()} == {"head.stock", alive.name, foreign.name}

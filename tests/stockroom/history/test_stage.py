@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.power import Cut, Cuts, recording, scratch_disk
 
 from hopyard.errors import CorruptError, UsageError
 from hopyard.stockroom.history.stage import Stage, StagePosition, stages
@@ -339,3 +340,36 @@ def test_processes_that_append_at_once_lose_nothing(tmp_path: Path) -> None:
     for process in processes:
         assert [int(number) for pid, number in found if pid == str(process.pid)] == list(range(20))
     assert len(found) == 60
+
+
+def test_after_a_power_cut_all_is_staged_that_a_call_has_staged_and_nothing_that_it_has_cleared() -> None:
+    with scratch_disk() as root:
+        stage = Stage(LocalStore(root / "s"), "main", A)
+        held: list[list[bytes]] = [[]]
+        with recording(root) as record:
+
+            def done(operations: list[bytes]) -> None:
+                held.append(operations)
+                record.done(len(held) - 1)
+
+            for number in range(2):
+                for each in (b"1", b"2", b"3"):
+                    stage.append(each)
+                    done([*held[-1], each])
+                if number == 0:
+                    stage.clear()
+                    done([])
+            with stage.held() as log:
+                log.replace([b"4", b"5"])
+                done([b"4", b"5"])
+            stage.clear()
+            done([])
+
+        def look(done: list[int], cut: Cut) -> None:
+            last = done[-1] if done else 0
+            again = Stage(LocalStore(root / "s"), "main", A)
+            assert again.operations() in held[last : last + 2]
+            again.append(b"more")
+            assert Stage(LocalStore(root / "s"), "main", A).operations()[-1] == b"more"
+
+        Cuts("stage", record, 200, 300, 3000).check(root, look)

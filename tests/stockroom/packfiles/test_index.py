@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import sqlite3
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hopyard.stockroom.packfiles import Objects
-from hopyard.storage import LocalStore
+from hopyard.storage import LocalStore, temporary
 
 Write = Callable[..., list[str]]
 
@@ -195,3 +196,40 @@ def test_many_processes_share_an_index(local: LocalStore, index: Path, method: s
     db.close()
     assert len(names) == 2 * 10 + count * 10
     assert len(objects.read_many(names)) == len(plain.read_many(names)) == len(names)
+
+
+def test_any_mixture_of_old_and_new_pages_that_a_power_cut_leaves_is_found_out_after_the_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, index = LocalStore(tmp_path / "room"), tmp_path / "index.sqlite"
+    objects = Objects(store, index)
+    names: list[str] = []
+    for number in range(3):
+        with objects.writing() as writer:
+            names.append(writer.add("json", b"%d" % number))
+    before = index.read_bytes()
+    data = {name: bytes(objects.read(name)) for name in names}
+    old = [entry.name for entry in store.list("packfiles")]
+    with objects.writing() as writer:
+        for content in data.values():
+            writer.add("page", content + b" again")
+    with Objects(store).writing() as writer:
+        for content in data.values():
+            writer.add("json", content + b" ")
+    moved = Objects(LocalStore(tmp_path / "other"))
+    with moved.writing() as writer:
+        for content in data.values():
+            writer.add("json", content)
+    for entry in list(moved.store.list("packfiles")):
+        store.put(entry.name, moved.store.get(entry.name))
+    for name in old:
+        store.delete(name)
+    objects.refresh()
+    after = index.read_bytes()
+    pages = range(0, len(after), 4096)
+    monkeypatch.setattr(temporary, "machine", lambda: "00000001")
+    for mixture in itertools.product([before, after], repeat=len(pages)):
+        mixed = b"".join(part[page : page + 4096] for part, page in zip(mixture, pages, strict=True))
+        index.write_bytes(mixed)
+        found = Objects(store, index)
+        assert {name: bytes(found.read(name)) for name in names} == data

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 from hopyard.data.cache.format import make_durable
+from hopyard.storage import files
 
 _QUIET = 2.0  # seconds
 
@@ -69,7 +70,7 @@ class Durability:
 
 def _sync(path: str) -> bool:
     try:
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = files.open_file(path, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:
         return True
     except OSError:
@@ -78,7 +79,7 @@ def _sync(path: str) -> bool:
         make_durable(fd, Path(path).stem)
     except OSError:
         with contextlib.suppress(OSError):  # the disk did not take it, so what is read later may be wrong
-            os.unlink(path)  # noqa: PTH108
+            files.unlink(path)
         return False
     finally:
         os.close(fd)

@@ -110,7 +110,7 @@ def _prepare(folder: str) -> None:
     check_own(folder)
     if is_own(folder):
         return
-    fd = os.open(f"{folder}/{TAG}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    fd = files.open_file(f"{folder}/{TAG}", os.O_WRONLY | os.O_CREAT)
     try:
         files.write_all(fd, _TAG)
     finally:
@@ -119,11 +119,12 @@ def _prepare(folder: str) -> None:
 
 
 def _is_fresh(folder: str) -> bool:
-    """Whether the directory holds at most the beginning of a mark that another process makes or died at, and whole
-    entries that came while someone removed the directory, and with it the mark."""
+    """Whether the directory holds at most the beginning of a mark that another process makes or died at, or the zeros
+    that a power cut made of it, and whole entries that came while someone removed the directory, and with it the
+    mark."""
     try:
         names = [name for name in os.listdir(folder) if not _is_left(f"{folder}/{name}")]  # noqa: PTH208
-        return not names or (names == [TAG] and _TAG.startswith(Path(folder, TAG).read_bytes()))
+        return not names or (names == [TAG] and _TAG.startswith(Path(folder, TAG).read_bytes().rstrip(b"\0")))
     except FileNotFoundError:
         return True
 
@@ -155,11 +156,11 @@ def lock_part(path: str, wait: bool) -> io.FileIO | None:
     while True:
         fresh = True
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            fd = files.create(path)
         except FileExistsError:
             fresh = False
             try:
-                fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                fd = files.open_file(path, os.O_RDWR | os.O_NOFOLLOW)
             except FileNotFoundError:
                 continue
         file = io.FileIO(fd, "r+")
@@ -169,7 +170,7 @@ def lock_part(path: str, wait: bool) -> io.FileIO | None:
             if locked and _is_same_file(fd, path):
                 if fresh:
                     return file
-                os.unlink(path)  # noqa: PTH108 - left by a killed process; its children may still map it
+                files.unlink(path)  # left by a killed process; its children may still map it
         except BaseException:
             file.close()
             raise
@@ -187,7 +188,7 @@ def abandon(file: io.FileIO, path: str) -> None:
     """Remove an unfinished file, and let others have its name."""
     with contextlib.suppress(OSError):
         if _is_same_file(file.fileno(), path):
-            os.unlink(path)  # noqa: PTH108
+            files.unlink(path)
     unlock(file)
 
 
@@ -214,7 +215,7 @@ def sweep(folder: str) -> int:
     for path in paths:
         with contextlib.suppress(FileNotFoundError), open(path, "r+b", buffering=0) as file:  # noqa: PTH123
             if _lock(file.fileno(), False) and _is_same_file(file.fileno(), path):
-                os.unlink(path)  # noqa: PTH108
+                files.unlink(path)
                 freed += os.fstat(file.fileno()).st_size
     return freed
 
@@ -242,7 +243,7 @@ def _is_own_file(entry: os.DirEntry[str], suffix: str) -> bool:
 def unlink(path: str) -> bool:
     """Remove a file, and return whether it is gone: a directory may let only the file's owner delete it."""
     try:
-        os.unlink(path)  # noqa: PTH108
+        files.unlink(path)
     except FileNotFoundError:
         pass
     except PermissionError:
@@ -257,7 +258,7 @@ def remove(path: str, fd: int) -> None:
         if is_own(folder):
             with Book(folder):
                 if _is_same_file(fd, path):
-                    os.unlink(path)  # noqa: PTH108
+                    files.unlink(path)
 
 
 class Book:
@@ -271,7 +272,7 @@ class Book:
         self._fd = -1
 
     def __enter__(self) -> Book:
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        self._fd = files.open_file(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         _locked.add(self._fd)
         try:
             _lock(self._fd, True)
@@ -295,7 +296,7 @@ class Book:
         return int(total) if boot == boot_id() else None
 
     def set_total(self, total: int) -> None:
-        os.pwrite(self._fd, _TOTAL.pack(boot_id() or bytes(16), total), 0)
+        files.write_at(self._fd, _TOTAL.pack(boot_id() or bytes(16), total), 0)
 
 
 def _leave_locks_to_the_parent() -> None:

@@ -26,6 +26,8 @@ from typing import Any, NamedTuple
 
 from xxhash import xxh3_64, xxh3_128_digest
 
+from hopyard.storage import files
+
 MAGIC = b"HOPFLAT\x04"  # the last byte is the version of the format
 
 _END = struct.Struct("<QIIQ16sqB7x8s")
@@ -64,12 +66,9 @@ def finish(fd: int, key: str, description: dict[str, Any]) -> int:
     size = os.fstat(fd).st_size
     text = json.dumps(description, separators=(",", ":")).encode()
     end = _END.pack(size, len(text), 0, _check(fd, size, text, key), bytes(16), 0, boot_id() is None, MAGIC)
-    data, start = text + end, size
-    while data:
-        written = os.pwrite(fd, data, start)
-        data, start = data[written:], start + written
+    files.write_at(fd, text + end, size)
     if boot_id() is None:
-        os.fsync(fd)
+        files.sync_file(fd)
     mark(fd, key)
     return size
 
@@ -125,7 +124,7 @@ def mark(fd: int, key: str) -> None:
     """Note that the entry is good and is used now, if this process may write to it."""
     now = time.time_ns()
     with contextlib.suppress(OSError):
-        os.pwrite(fd, _MARK.pack(_boot_of(key) or bytes(16), now), os.fstat(fd).st_size - _MARKED)
+        files.write_at(fd, _MARK.pack(_boot_of(key) or bytes(16), now), os.fstat(fd).st_size - _MARKED)
         os.utime(fd, ns=(now, now))
 
 
@@ -141,8 +140,8 @@ def make_durable(fd: int, key: str) -> None:
     trailer = read(fd, key)
     if trailer is None or trailer.durable:
         return
-    os.fsync(fd)
+    files.sync_file(fd)
     # What is synced first is on the disk before this byte can be. It counts as a use: the file's time is now.
-    os.pwrite(fd, b"\x01", os.fstat(fd).st_size + _DURABLE)
+    files.write_at(fd, b"\x01", os.fstat(fd).st_size + _DURABLE)
     if trailer.marked:
         mark(fd, key)

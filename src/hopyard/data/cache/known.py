@@ -27,6 +27,7 @@ from xxhash import xxh3_64_intdigest, xxh3_128_digest
 from hopyard.data.cache import files as cache_files
 from hopyard.data.cache.files import KNOWN, KNOWN_OLD
 from hopyard.errors import HopyardError
+from hopyard.storage import files
 
 DATA = 32
 """Bytes of a record's data."""
@@ -70,22 +71,22 @@ class KnownFacts:
 
     def _append(self, data: bytes) -> None:
         path = f"{self._folder}/{KNOWN}"
-        flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
         try:
-            fd = os.open(path, flags)
+            fd = files.open_file(path, flags)
         except FileNotFoundError:
             cache_files.prepare(self._folder)
-            fd = os.open(path, flags | os.O_CREAT, 0o666)
+            fd = files.open_file(path, flags | os.O_CREAT)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             size = os.fstat(fd).st_size
             if size >= _FULL:
-                os.replace(path, f"{self._folder}/{KNOWN_OLD}")  # noqa: PTH105
+                files.rename(path, f"{self._folder}/{KNOWN_OLD}")
                 return
             whole = size - size % _RECORD.itemsize
             if whole < size:  # a process was killed, or the disk was full, in the middle of a record
-                os.ftruncate(fd, whole)
-            os.write(fd, data)
+                files.truncate(fd, whole)
+            files.write_pieces(fd, [data])
         finally:
             os.close(fd)
 

@@ -25,6 +25,7 @@ from hopyard.data.cache import format as cache_format
 from hopyard.data.cache.durability import durability
 from hopyard.data.cache.files import FLAT, PART, Book
 from hopyard.errors import UsageError
+from hopyard.storage import files
 
 DEFAULT_LIMIT: int = 20 * 10**9
 """Bytes that a cache keeps unless it is told otherwise."""
@@ -235,7 +236,7 @@ class NodeCache:
             if total is None or total + nbytes > self.limit or lacking:
                 total = self._evict(nbytes, lacking, besides=key + FLAT)
             book.set_total(total + nbytes)  # before the entry is there: a kill in between counts it, no more
-            os.rename(part, file)  # noqa: PTH104
+            files.rename(part, file)
         return file
 
     def _evict(self, nbytes: int = 0, lacking: int = 0, besides: str = "") -> int:

@@ -18,7 +18,7 @@ from typing import Any
 from hopyard.data.files.listed import are_all, is_there
 from hopyard.data.manifest import FileEntry
 from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError
-from hopyard.storage import open_store
+from hopyard.storage import files, open_store
 from hopyard.storage.base import Store
 from hopyard.storage.format import check_format, format_header
 from hopyard.storage.temporary import is_writer_gone, writer_name
@@ -149,7 +149,7 @@ def delete_directory(url: str) -> None:
 def _remove_empty(directory: Path) -> None:
     """Remove the directory unless it holds files that no converter wrote."""
     try:
-        directory.rmdir()
+        files.remove_directory(directory)
     except FileNotFoundError:
         return
     except OSError:

@@ -7,6 +7,7 @@ a store without paths are compared whenever they are read.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from collections import OrderedDict
@@ -27,6 +28,7 @@ from hopyard.data.files.checks import MAGIC as SEALED
 from hopyard.data.files.checks import SHORT_END, Checks, damaged_chunks, hash_of, read_checks
 from hopyard.errors import CorruptError, DataError, NotFoundError, UsageError
 from hopyard.objects.digests import digest
+from hopyard.storage import files
 from hopyard.storage.base import REMEDY, Buffer, Store
 from hopyard.storage.oserrors import read_error
 
@@ -333,7 +335,11 @@ class StoredFile:
             status = self.path.stat()
             if _identity(self.path, status) != self.identity:
                 raise self._changed(status.st_size)
-            _known().add(self._content_key, [(0, bytes.fromhex(known_content))])
+            with contextlib.suppress(
+                OSError
+            ):  # what is not on the disk may be another content after a power cut
+                files.sync(self.path)
+                _known().add(self._content_key, [(0, bytes.fromhex(known_content))])
         return known_content
 
     @property

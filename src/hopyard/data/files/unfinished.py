@@ -39,11 +39,11 @@ def finish_names(store: Store, manifest: Manifest) -> None:
         if path is None or unfinished is None or not unfinished.exists():
             continue
         if is_whole(store, entry):
-            unfinished.unlink(missing_ok=True)  # another preparation of the same data was faster
+            files.unlink_quietly(unfinished)  # another preparation of the same data was faster
             continue
         # Another preparation of the same data, which writes the same bytes, may give the file its name at any moment.
         with contextlib.suppress(FileNotFoundError):
-            unfinished.replace(path)
+            files.rename(unfinished, path)
             folders.add(path.parent)
     for folder in folders:
         files.sync(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import mmap
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +18,7 @@ from hopyard.data.manifest import FILE_DOMAIN, FileEntry
 from hopyard.data.preparing.placement import Placement
 from hopyard.data.schema import Schema
 from hopyard.objects.digests import Hasher
+from hopyard.storage import files
 
 
 class FileWriter:
@@ -83,7 +85,7 @@ class _HashingFile(io.RawIOBase):
     """A file being written whose bytes are digested on the way."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("w+b", buffering=0)
+        self._fd = files.open_file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         self._position = 0
         self._held: bytearray | None = None
         self.hasher = Hasher(FILE_DOMAIN)
@@ -99,7 +101,7 @@ class _HashingFile(io.RawIOBase):
 
     def content(self) -> memoryview:
         """All bytes of the file so far."""
-        return memoryview(mmap.mmap(self._file.fileno(), self._position, access=mmap.ACCESS_READ))
+        return memoryview(mmap.mmap(self._fd, self._position, access=mmap.ACCESS_READ))
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
@@ -107,11 +109,9 @@ class _HashingFile(io.RawIOBase):
             self._held += view
             return len(view)
         self.hasher.update(view)
-        while len(view):
-            written = self._file.write(view)
-            view = view[written:]
-            self._position += written
-        return memoryview(data).nbytes
+        files.write_pieces(self._fd, [view])
+        self._position += len(view)
+        return len(view)
 
     def tell(self) -> int:
         return self._position + len(self._held or b"")
@@ -120,5 +120,6 @@ class _HashingFile(io.RawIOBase):
         return True
 
     def close(self) -> None:
-        self._file.close()
+        if not self.closed:
+            os.close(self._fd)
         super().close()

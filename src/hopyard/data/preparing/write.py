@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import shutil
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +30,9 @@ from hopyard.data.preparing.parquet import FileWriter
 from hopyard.data.preparing.statistics import Statistics
 from hopyard.data.ragged import Ragged
 from hopyard.errors import StorageFullError
+from hopyard.storage import files
 from hopyard.storage.base import Store
+from hopyard.storage.temporary import temporary_name
 
 _BUFFERS = 3  # row groups: being gathered, written, and summed up
 
@@ -65,8 +66,11 @@ def staged(store: Store) -> Iterator[Path]:
         StorageFullError: no space is left in it.
     """
     # A folder of its own: others in this process may stage their files at the same time.
-    directory = Path(tempfile.mkdtemp(prefix="hopyard-", dir=store.staging()))
+    staging = store.staging()
+    directory = Path(tempfile.mkdtemp(prefix="hopyard-")) if staging is None else staging / temporary_name()
     try:
+        if staging is not None:
+            files.new_directory(directory)
         yield directory
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -76,7 +80,7 @@ def staged(store: Store) -> Iterator[Path]:
             ) from error
         raise
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        files.remove_tree(directory)
 
 
 class SplitWriter:

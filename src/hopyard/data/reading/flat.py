@@ -21,7 +21,6 @@ are mapped at such multiples are rows of one virtual array (see ``mapped.py``).
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -44,6 +43,7 @@ from hopyard.data.reading.strings import (
 )
 from hopyard.data.schema import Column, Schema
 from hopyard.data.sparse import pair_dtype
+from hopyard.storage import files
 
 FlatPart: TypeAlias = Literal["rows", "offsets", "views", "codes", "values"]
 
@@ -202,7 +202,7 @@ def write_flat(
     for kind in LARGE:
         its = {name: varying[name] for name in texts if schema[name].kind == kind}
         _write_strings(descriptor, blocks, its)
-    os.ftruncate(descriptor, mapped_size(max((block.end for block in blocks), default=0)))
+    files.truncate(descriptor, mapped_size(max((block.end for block in blocks), default=0)))
     return blocks
 
 
@@ -277,7 +277,4 @@ def _between(parts: Sequence[Ragged], first: int, last: int) -> Ragged:
 
 
 def _write(descriptor: int, data: npt.NDArray[Any], place: int) -> None:
-    view = memoryview(data.reshape(-1).view(np.uint8).data)
-    while view:
-        written = os.pwrite(descriptor, view, place)
-        view, place = view[written:], place + written
+    files.write_at(descriptor, data.reshape(-1).view(np.uint8).data, place)

@@ -15,6 +15,8 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
+from hopyard.storage import files
+
 HUGE_PAGE = 2 << 20
 _POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14; where there is no room it fails, and kills nobody
 _LONG = 16 * HUGE_PAGE
@@ -37,7 +39,7 @@ def reserve(descriptor: int, size: int) -> None:
     size = mapped_size(size) // HUGE_PAGE * HUGE_PAGE
     if size <= os.fstat(descriptor).st_size or sys.platform != "linux" or not is_worth(descriptor, size):
         return
-    os.ftruncate(descriptor, size)
+    files.truncate(descriptor, size)
     with contextlib.suppress(OSError), mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as content:
         content.madvise(mmap.MADV_HUGEPAGE)
         content.madvise(_POPULATE_READ)

@@ -96,8 +96,10 @@ def write(objects: Objects, places: Mapping[str, Location]) -> list[Packfile]:
 def replace(objects: Objects, old: Iterable[str], new: Collection[Packfile]) -> None:
     """Delete packfiles whose needed objects are all in ``new``, or elsewhere."""
     written = {packfile.name for packfile in new}
-    for name in sorted(set(old) - written):
+    gone = sorted(set(old) - written)
+    for name in gone:
         objects.store.delete(name)
+    objects.store.sync_deleted(gone)  # also after a power cut, nothing that was purged is there again
     objects.refresh()
 
 

@@ -28,7 +28,7 @@ from hopyard.stockroom.git.head import (
     write_beside,
 )
 from hopyard.stockroom.git.history import commits_in_history, has_had, named_commits
-from hopyard.stockroom.git.place import Place, at, find, folders, mark_of, prepare, settle
+from hopyard.stockroom.git.place import Place, at, find, folders, make_folder, mark_of, prepare, settle
 
 __all__ = [
     "HEAD_NAME",
@@ -47,6 +47,7 @@ __all__ = [
     "folders",
     "has_had",
     "id_of",
+    "make_folder",
     "mark_of",
     "mark_unmerged",
     "named_commits",

@@ -34,7 +34,7 @@ from hopyard.storage import files
 from hopyard.storage.names import TEMPORARY_PREFIX
 from hopyard.storage.oserrors import read_error, write_errors
 from hopyard.storage.small import read_small
-from hopyard.storage.temporary import is_writer_gone, temporary_name
+from hopyard.storage.temporary import sweep, temporary_name
 
 HEAD_NAME = "head.stock"
 
@@ -128,7 +128,7 @@ def write_beside(file: Path, head: Head) -> str | None:
     with write_errors(file):
         if file.exists() and file.read_bytes() == data:
             return None
-        _sweep(file)
+        sweep(str(file.parent), file.name)
         return _written_beside(file, data)
 
 
@@ -160,7 +160,7 @@ def write(file: Path, head: Head, room_id: str | None = None, prepared: str | No
     with write_errors(file):
         if not file.exists() or file.read_bytes() != data:
             if ready is not None and _bytes_of(ready) == data:
-                ready.replace(file)
+                files.rename(ready, file)
             else:
                 _replace(file, data)
             files.sync(file.parent)
@@ -314,10 +314,10 @@ def _conflict(text: str, file: Path) -> str:
 
 
 def _replace(file: Path, data: bytes) -> None:
-    _sweep(file)
+    sweep(str(file.parent), file.name)
     temporary = file.with_name(_written_beside(file, data))
     try:
-        temporary.replace(file)
+        files.rename(temporary, file)
     except BaseException:
         files.unlink_quietly(str(temporary))
         raise
@@ -326,7 +326,7 @@ def _replace(file: Path, data: bytes) -> None:
 def _written_beside(file: Path, data: bytes) -> str:
     """Write a file that is to replace ``file``, with its mode; the name."""
     temporary = f"{file}{temporary_name()}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    descriptor = files.create(temporary)
     try:
         with contextlib.suppress(FileNotFoundError):
             os.fchmod(descriptor, stat.S_IMODE(file.stat().st_mode))
@@ -350,11 +350,3 @@ def _bytes_of(file: Path) -> bytes | None:
         return read_small(file)
     except (OSError, CorruptError):
         return None
-
-
-def _sweep(file: Path) -> None:
-    """Remove what killed writers of this machine left beside ``file``."""
-    beginning = file.name + TEMPORARY_PREFIX
-    for left in file.parent.iterdir():
-        if left.name.startswith(beginning) and is_writer_gone(left.name.removeprefix(beginning)):
-            files.unlink_quietly(str(left))

@@ -13,6 +13,7 @@ shares the objects, and is a working tree of its own.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -187,6 +188,18 @@ def mark_of(place: Place) -> Path | None:
     return place.git_own / _IN_GIT / f"{place.id}.{place.worktree}"
 
 
+def make_folder(folder: Path) -> None:
+    """Make the folder of a working tree, if it is not there; it is on the disk then, before what is to be in it.
+
+    Raises:
+        StorageError: it cannot be made.
+    """
+    with write_errors(folder):
+        if folder.exists() and not folder.is_dir():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
+        files.make_directory(files.absolute(folder))
+
+
 def prepare(place: Place) -> None:
     """Make the folder for objects. A ``.hopyard`` ignores itself, so that no git will ever add it.
 
@@ -198,7 +211,7 @@ def prepare(place: Place) -> None:
         settle(place)
         ignored = place.objects / ".gitignore"
         if place.objects.name == _WITHOUT_GIT and not (ignored.exists() and ignored.stat().st_size):
-            ignored.write_text("*\n")
+            LocalStore(place.objects).put(ignored.name, b"*\n")
 
 
 def _inside(layout: GitFolders, root: Path) -> str:

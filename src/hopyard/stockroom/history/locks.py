@@ -55,7 +55,6 @@ _COMMIT = re.compile("[0-9a-f]{64}")
 _MARK = re.compile(rb"[0-9a-f]{32}\n")
 _LONGEST = 64  # bytes that are read of a mark, which has 33
 _LOOK = 0.05  # seconds between looks whether nobody writes any more
-_OPENED = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
@@ -177,10 +176,10 @@ def locked(store: Store, name: str, how: int) -> Iterator[int | None]:
         return
     with write_errors(path):
         try:
-            fd = os.open(path, _OPENED, 0o666)
+            fd = files.open_file(path, os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:
             files.make_directory(str(path.parent))
-            fd = os.open(path, _OPENED, 0o666)
+            fd = files.open_file(path, os.O_RDWR | os.O_CREAT)
         except IsADirectoryError:
             raise CorruptError(
                 f"{path} is a folder, and should be the file of a lock, so nothing can be written. Delete it; if it is "
@@ -229,24 +228,24 @@ def _mark_anew(store: Store, file: int | None) -> None:
     with write_errors(store.path(_GC) or _GC):
         try:
             _write_mark(file)
-            os.fsync(file)
+            files.sync_file(file)
         except OSError:
-            os.ftruncate(file, 0)
-            os.fsync(file)
+            files.truncate(file, 0)
+            files.sync_file(file)
 
 
 def _write_mark(file: int) -> bytes:
     mark = b"%s\n" % os.urandom(16).hex().encode()
-    os.pwrite(file, mark, 0)
-    os.ftruncate(file, len(mark))
+    files.write_at(file, mark, 0)
+    files.truncate(file, len(mark))
     return mark
 
 
 def _made(path: Path, commit: str) -> int:
     with write_errors(path):
         files.make_directory(str(path.parent))
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        os.write(fd, commit.encode())  # not synced: after a crash of the machine nobody reads
+        fd = files.create(path)
+        files.write_pieces(fd, [commit.encode()])  # not synced: after a crash of the machine nobody reads
     _flock(fd, fcntl.LOCK_SH)
     return fd
 
@@ -259,7 +258,8 @@ def _is_dead(path: Path) -> bool:
         return True
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(path)
         return True
     except OSError:
         return False

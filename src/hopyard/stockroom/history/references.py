@@ -26,7 +26,7 @@ from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError
 from hopyard.objects.digests import digest
 from hopyard.stockroom.records import parsing
 from hopyard.stockroom.records.quoting import quoted, unquoted
-from hopyard.storage import Store
+from hopyard.storage import Store, files
 from hopyard.storage.base import Entry
 from hopyard.storage.names import MAX_SEGMENT
 from hopyard.storage.small import get_small
@@ -386,14 +386,17 @@ def _copy(store: Store, prefix: str, number: int, data: bytes) -> None:
     path = store.path(_copy_of(prefix))
     if path is None:
         return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with contextlib.suppress(OSError):
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            fd = files.open_file(path, flags)
         except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            files.make_directory(path.parent)
+            fd = files.open_file(path, flags)
         try:
-            os.write(fd, b"\n" + _line(number, data))  # a line of its own, also behind one that was cut off
+            files.write_pieces(
+                fd, [b"\n" + _line(number, data)]
+            )  # a line of its own, also behind one that was cut off
         finally:
             os.close(fd)
 
@@ -404,9 +407,10 @@ def _copy_anew(store: Store, prefix: str, entries: Mapping[int, bytes]) -> None:
         return
     temporary = path.with_name(temporary_name())
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(b"\n".join(_line(number, data) for number, data in entries.items()))
-        temporary.replace(path)
+        files.make_directory(path.parent)
+        with files.created(temporary) as fd:
+            files.write_pieces(fd, [b"\n".join(_line(number, data) for number, data in entries.items())])
+        files.rename(temporary, path)
 
 
 def _copies(store: Store, prefix: str) -> dict[int, bytes]:

@@ -30,7 +30,7 @@ from zlib import crc32
 from hopyard.errors import CorruptError, NotFoundError, StorageError, UsageError
 from hopyard.objects.digests import digest
 from hopyard.stockroom.history.locks import locked
-from hopyard.storage import Store
+from hopyard.storage import Store, files
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.small import get_whole
 
@@ -380,11 +380,11 @@ class HeldStage:
     def clear(self) -> None:
         """As :meth:`Stage.clear`."""
         there = self.stage.numbers()
-        if there:
-            mark = self._put(self._given(there), _FIRST, ()).number  # from here on all others are cleared
-            there.append(mark)
+        mark = [self._put(self._given(there), _FIRST, ()).number] if there else []
+        # From here on all before are cleared; the mark goes when they cannot come back.
         self._write(self._given(), None, is_synced=True)
         self._delete(there)
+        self._delete(mark)
 
     def drop(self) -> None:
         """Remove all, without taking any space, so that a full disk does not keep it from being done. The working tree
@@ -446,21 +446,23 @@ class HeldStage:
         else:
             data = _Note(given, note.base if note else "-", note.last if note else None).encode()
         with write_errors(self._path):
-            file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            file = files.open_file(self._path)
             try:
-                os.pwrite(file, data, 0)
+                files.write_at(file, data, 0)
                 if is_synced:
-                    os.fsync(file)
+                    files.sync_file(file)
             finally:
                 os.close(file)
 
     def _delete(self, numbers: Sequence[int]) -> None:
+        """Delete entries; that lasts when this returns. Until then any of them may come back after a power cut."""
         for number in numbers:
             self._store.delete(self.stage._object(number))
         folder = self._store.path(self.stage.prefix)
         if folder is not None:
             with contextlib.suppress(OSError):  # not empty, or not there
-                folder.rmdir()
+                files.remove_directory(folder)
+        self._store.sync_deleted(map(self.stage._object, numbers))
 
 
 def stages(store: Store, worktree: str | None = None, besides: str | None = "") -> list[Stage]:

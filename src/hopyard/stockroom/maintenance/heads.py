@@ -84,7 +84,7 @@ def rewrite(place: Place, head: Head, store: Store) -> None:
         except OSError as error:
             raise StorageError(f"{place.head} cannot be read ({error}), so it is not replaced.") from error
         store.put(f"{ASIDE}/{HEAD_NAME}", found)
-        place.head.unlink()
+        files.unlink(place.head)
     write(place.head, head, place.id)
 
 

@@ -41,7 +41,7 @@ from hopyard.stockroom.remotes import KIND, Repository, check_format, names, rec
 from hopyard.stockroom.remotes.addresses import opened_remote
 from hopyard.stockroom.remotes.purges import prove
 from hopyard.stockroom.remotes.returning import Returned, Returning
-from hopyard.storage import LocalStore, Store
+from hopyard.storage import LocalStore, Store, files
 from hopyard.storage.format import FORMAT_NAME, format_header, root_format
 
 _HEAD = "head.stock"  # how problems call that of the working tree that is looked at
@@ -240,7 +240,7 @@ class _Verification:
             path = self._store.path(name)
             if path is not None:
                 with suppress(OSError):
-                    path.rmdir()
+                    files.remove_directory(path)
                     done = True
         return done
 

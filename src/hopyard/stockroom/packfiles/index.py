@@ -20,6 +20,7 @@ from zlib import crc32
 
 from hopyard.stockroom.packfiles.forking import LOCK
 from hopyard.stockroom.packfiles.layout import META_KINDS, Location, Packfile
+from hopyard.storage import temporary
 
 _Result = TypeVar("_Result")
 
@@ -208,8 +209,10 @@ def _connect(path: Path | None) -> sqlite3.Connection:
     name = ":memory:" if path is None else str(path)
     db = sqlite3.connect(name, timeout=_BUSY, isolation_level=None, check_same_thread=False)
     try:
-        # What a crash of the machine may damage is made anew; a crash of the process damages nothing.
+        # A crash of the process damages nothing; what one of the machine has damaged is made anew.
         db.execute("PRAGMA synchronous = OFF")
+        if path is not None:
+            _check_since_boot(db)
         if _version(db) != _FORMAT:
             db.execute("BEGIN IMMEDIATE")
             if _version(db) != _FORMAT:  # no other process was faster
@@ -219,6 +222,22 @@ def _connect(path: Path | None) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def _check_since_boot(db: sqlite3.Connection) -> None:
+    """See, once since the machine started, that the file is whole. One that a power cut has left, of old and new pages,
+    may lack rows in some queries and have them in others.
+
+    Raises:
+        ValueError: it is not.
+    """
+    here = int(temporary.machine(), 16) - (1 << 31)
+    if db.execute("PRAGMA application_id").fetchone()[0] == here:
+        return
+    if (found := db.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
+        raise ValueError(found)
+    with contextlib.suppress(sqlite3.Error):  # it can only be read, or others write: the next one looks, too
+        db.execute(f"PRAGMA application_id = {here}")
 
 
 def _version(db: sqlite3.Connection) -> int:

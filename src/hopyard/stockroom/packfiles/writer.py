@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,7 +28,7 @@ from hopyard.stockroom.packfiles.layout import (
 )
 from hopyard.stockroom.packfiles.mapped import Bytes
 from hopyard.stockroom.records import parsing
-from hopyard.storage import Store
+from hopyard.storage import Store, files
 from hopyard.storage.temporary import temporary_name
 
 PACKFILE_BYTES = 64 << 20
@@ -329,7 +328,7 @@ class PackfileWriter:
         linked = link and _link(path, temporary)
         try:
             if not linked:
-                shutil.copyfile(path, temporary)
+                files.copy(path, temporary)
             # Of what is stored, whatever happened to the file since its digest was looked up.
             name = _digest_of_file(temporary)
             self._store.put_file(f"files/{name}", temporary)
@@ -339,7 +338,7 @@ class PackfileWriter:
                 path.chmod(mode)
             raise
         finally:
-            temporary.unlink(missing_ok=True)
+            files.unlink_quietly(temporary)
 
     # Reading what was added
 
@@ -399,9 +398,9 @@ def _digest_of_file(path: Path) -> str:
 def _link(path: Path, temporary: Path) -> bool:
     """Whether the file has this second name now, and cannot be written to any more."""
     try:
-        temporary.hardlink_to(path.resolve())
+        files.link(path.resolve(), temporary)
         temporary.chmod(temporary.stat().st_mode & 0o555)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        files.unlink_quietly(temporary)
         return False
     return True

@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from hopyard.errors import NotFoundError, UsageError
-from hopyard.stockroom.git import Head, Place, at, current_branch, prepare, read, write
+from hopyard.stockroom.git import Head, Place, at, current_branch, make_folder, prepare, read, write
 from hopyard.stockroom.history.locks import writing
 from hopyard.stockroom.remotes.fetching import Fetched, bring_metadata, fetch
 from hopyard.stockroom.remotes.known import KnownRemote, names, open_remote, recall, remember
 from hopyard.stockroom.remotes.repository import KIND, Repository, check_format
 from hopyard.storage import LocalStore, Store
 from hopyard.storage.format import FORMAT_NAME, claim_format
-from hopyard.storage.oserrors import write_errors
 
 MAIN = "main"
 
@@ -38,8 +37,7 @@ def clone(
         FormatError, StorageError and its kinds: as the stores. No branch was made.
     """
     check_format(store)
-    with write_errors(path):
-        path.mkdir(parents=True, exist_ok=True)
+    make_folder(path)
     place = at(path)
     local = Repository.at(LocalStore(place.objects), place.objects / "index.sqlite")
     _check_new(place, local, KnownRemote(name, store.url))

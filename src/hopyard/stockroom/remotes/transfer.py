@@ -19,6 +19,7 @@ from hopyard.objects.digests import Hasher
 from hopyard.stockroom.data.repacking import batches, piece_of, put
 from hopyard.stockroom.packfiles.layout import META_KINDS, Location
 from hopyard.stockroom.remotes.repository import Repository
+from hopyard.storage import files
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import temporary_name
 
@@ -158,11 +159,11 @@ def _copy_file(one: LocatedObject, name: str, target: Repository) -> int:
         temporary = (staging or Path(directory)) / temporary_name()
         hasher = Hasher("hopyard.file")
         try:
-            with write_errors(temporary), temporary.open("wb") as file:
+            with write_errors(temporary), files.created(temporary) as fd:
                 for start in range(0, one.size, _CHUNK):
                     chunk = one.source.store.get(one.place.packfile, start, min(_CHUNK, one.size - start))
                     hasher.update(chunk)
-                    file.write(chunk)
+                    files.write_pieces(fd, [chunk])
             if hasher.hexdigest() != name:
                 raise CorruptError(
                     f"{one.place.packfile} in {one.source.store.url} is not what was written: it has another digest "
@@ -170,5 +171,5 @@ def _copy_file(one: LocatedObject, name: str, target: Repository) -> int:
                 )
             target.store.put_file(f"files/{name}", temporary)
         finally:
-            temporary.unlink(missing_ok=True)
+            files.unlink_quietly(temporary)
     return one.size

@@ -14,7 +14,7 @@ from typing import Any
 
 from hopyard.errors import StorageError, UsageError
 from hopyard.stockroom import maintenance, remotes
-from hopyard.stockroom.git import at, author, commits_in_history, named_commits, read
+from hopyard.stockroom.git import at, author, commits_in_history, make_folder, named_commits, read
 from hopyard.stockroom.history.commits import ancestors
 from hopyard.stockroom.history.conflicts import Resolve
 from hopyard.stockroom.packfiles.tombstones import Tombstones
@@ -36,6 +36,7 @@ from hopyard.stockroom.remotes.transfer import TransferReport
 from hopyard.stockroom.session.moving import conflict_error
 from hopyard.stockroom.session.session import StockSession
 from hopyard.stockroom.session.status import unmerged_advice
+from hopyard.storage import files
 
 
 def push(
@@ -81,12 +82,12 @@ def clone(url: str | os.PathLike[str], folder: Path, name: str, accept_purges: b
     store = store_at(url)
     remotes.check_format(store)
     is_new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     try:
         remotes.clone(store, folder, name, author(at(folder)), accept_purges)
     except UsageError:
         if is_new and not any(folder.iterdir()):
-            folder.rmdir()
+            files.remove_directory(folder)
         raise
 
 

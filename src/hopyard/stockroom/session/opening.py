@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hopyard.errors import CorruptError, KindError, NotFoundError, UsageError
-from hopyard.stockroom.git import Place, at, prepare, write
+from hopyard.stockroom.git import Place, at, make_folder, prepare, write
 from hopyard.stockroom.history.commits import short
 from hopyard.stockroom.history.references import logs
 from hopyard.stockroom.maintenance.heads import likely
@@ -25,7 +25,6 @@ from hopyard.stockroom.remotes import (
 from hopyard.stockroom.session.tree import WorkingTree
 from hopyard.storage import LocalStore, Store, files
 from hopyard.storage.format import FORMAT_NAME, claim_format, read_format
-from hopyard.storage.oserrors import write_errors
 
 Fetching = Literal["auto", "never"]
 
@@ -71,8 +70,7 @@ def make_place(folder: Path) -> None:
     Raises:
         UsageError: there is one already.
     """
-    with write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     place = at(folder)
     store = LocalStore(place.objects).without_links()
     exists = store.exists(FORMAT_NAME)

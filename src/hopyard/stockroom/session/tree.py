@@ -96,9 +96,12 @@ class WorkingTree:
                 for stage in stages(self._local.store, self.place.worktree):
                     log.upon(stage.base).clear()
                 self._local.store.delete(self._pending)
+                self._local.store.sync_deleted([self._pending])
                 with write_errors(mark):
-                    mark.parent.mkdir(exist_ok=True)
-                    mark.touch()
+                    files.make_directory(mark.parent)
+                    with files.created(mark):
+                        pass
+                    files.sync(mark.parent)
 
     def stand(self) -> Standing:
         """The standing now; a move that a killed process began is finished first.
@@ -358,6 +361,8 @@ class WorkingTree:
     def forget(self, prepared: str | None) -> None:
         discard(self.place.head, prepared)
         self._local.store.delete(self._pending)
+        # If it came back after a power cut, what has been staged there since then would be taken for committed.
+        self._local.store.sync_deleted([self._pending])
 
     def left_by(self, was: Standing) -> str | None:
         """The commit upon which a working tree that stood so is now: others may have committed; where git has checked
