@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hopyard.storage import Buffer, Entry, Store
+from hopyard.storage import Buffer, Entry, Part, Store
 
 SECONDS = 3.0
 """The time for which a machine believes what it remembers."""
@@ -450,6 +450,10 @@ class TurnsStore(Store):
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         with self._turn() as store:
             return store.get(name, start, length)
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> Part:
+        with self._turn() as store:
+            return store.read(name, start, length)
 
     def put(self, name: str, data: Buffer) -> None:
         with self._turn() as store:

@@ -130,9 +130,9 @@ def test_each_sector_of_a_drawn_state_is_one_that_was_there_since_the_last_sync(
 PAST_THE_LAYER = {
     "backend/_engine.py": "pipes", "backend/output.py": "pipes", "backend/testing.py": "a suite",
     "data/cache/files.py": "a file is opened to be locked, and only removed",
+    "data/files/fetching.py": "memory that is a file, without a name",
     "data/frames/spark_exchange.py": "rows on their way from Spark, needed while the program runs",
     "data/preparing/write.py": "a temporary folder, from which files are sent to a store without directories",
-    "data/reading/decoder.py": "memory that is a file, without a name",
     "data/sources/base.py": "the path of the temporary folder",
     "data/sources/collect.py": "rows that do not fit into memory, in a file without a name",
     "objects/lease.py": "a file is opened to be locked",

@@ -21,7 +21,7 @@ from hopyard.errors import (
     StorageError,
 )
 from hopyard.storage import files
-from hopyard.storage.base import Buffer, Entry, Store
+from hopyard.storage.base import Buffer, Entry, Part, Store
 from hopyard.storage.names import validate_name, validate_prefix
 from hopyard.storage.oserrors import read_error, write_error
 from hopyard.storage.parts import PathStore
@@ -128,17 +128,26 @@ class LocalStore(PathStore):
     # Reading
 
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        return self._read(name, start, length)[0]
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> Part:
+        data, status = self._read(name, start, length)
+        return Part(data, status.st_size, _version(status))
+
+    def _read(self, name: str, start: int, length: int | None) -> tuple[bytes, os.stat_result]:
         file = self._file(name)
 
-        def read(fd: int) -> bytes:
-            size = os.fstat(fd).st_size
-            stop = size if length is None else start + length
-            if start > size or stop > size:
+        def read(fd: int) -> tuple[bytes, os.stat_result]:
+            status = os.fstat(fd)
+            size = status.st_size
+            begin = max(start + size, 0) if start < 0 else start
+            stop = size if length is None else begin + length
+            if begin > size or stop > size:
                 raise CorruptError(
-                    f"bytes {start}..{stop} of {file} were asked for, but it has only {size}. "
+                    f"bytes {begin}..{stop} of {file} were asked for, but it has only {size}. "
                     "The file was cut off or replaced: restore it from a copy, or make it again."
                 )
-            return files.read_range(fd, start, stop - start)
+            return files.read_range(fd, begin, stop - begin), status
 
         try:
             return files.read_anew(file, read)
@@ -151,7 +160,7 @@ class LocalStore(PathStore):
 
     def version(self, name: str) -> str | None:
         status = self._status(name)
-        return None if status is None else f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
+        return None if status is None else _version(status)
 
     def written_at(self, name: str) -> float | None:
         status = self._status(name)
@@ -304,3 +313,7 @@ class LocalStore(PathStore):
                 "List the store to see what it holds."
             )
         return read_error(file, error)
+
+
+def _version(status: os.stat_result) -> str:
+    return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
