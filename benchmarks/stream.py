@@ -11,9 +11,11 @@ requests and bytes beside the least that the columns need; memory that the loade
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -24,12 +26,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
 from tests.s3_gateway import PROGRAM, Gateway
 from tests.slow_wire import Settings, SlowWire, slow_wire
 
+from _peers import PeerError
+from _peers import environment as peer_environment
+from _stream_peers import ENVIRONMENTS, MAKE, READ
+
 WIDTH, FILES, GROUP = 768, 4, 4096
 AT_ONCE, RANGE = 8, 8 << 20
+SLOWEST = 60  # seconds of a peer's epoch
 
 COMMON = """
 import json, os, re, sys, time
@@ -131,6 +139,9 @@ def main() -> None:
         "--large", type=int, default=1500, help="megabytes of the data beyond a window; 0: none"
     )
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--peers", default=",".join(READ), help="whose epochs are measured, too; may be empty"
+    )
     arguments = parser.parse_args()
     program = os.environ.get(PROGRAM)
     if program is None:
@@ -145,7 +156,9 @@ def main() -> None:
             for title, latency, speed in (("30 ms, 100 MB/s", 0.03, 1e8), ("no wire", 0.0, 0.0)):
                 if speed:
                     with slow_wire(Settings(gateway.url, latency, speed)) as wire:
-                        cold_epochs(title, gateway.environment(wire.url), data, arguments.repeats, wire)
+                        environment = gateway.environment(wire.url)
+                        speed = cold_epochs(title, environment, data, arguments.repeats, wire)
+                        peers(arguments.peers.split(","), environment, data, speed)
                 else:
                     cold_epochs(title, gateway.environment(), data, arguments.repeats, None)
             if arguments.large:
@@ -164,7 +177,8 @@ def main() -> None:
 
 def cold_epochs(
     title: str, environment: dict[str, str], data: Path, repeats: int, wire: SlowWire | None
-) -> None:
+) -> float:
+    """Measure and report first epochs; returns their speed in MB/s."""
     size = sum(path.stat().st_size for path in data.glob("*.parquet"))
     ours, theirs, warm, memory, first = [], [], [], [], []
     for _ in range(repeats):
@@ -205,6 +219,53 @@ def cold_epochs(
         report("requests of a cold epoch", requests, "requests", "the least", fewest)
         report("bytes of a cold epoch", received / 1e6, "MB", "the least", bytes_ / 1e6)
         report("memory that the loader adds", max(memory) / 1e6, "MB", "300 MB", 300)
+    return size / 1e6 / statistics.median(ours)
+
+
+def peers(names: list[str], environment: dict[str, str], data: Path, ours: float) -> None:
+    """Measure and report one epoch of each peer over the same rows, on the same wire."""
+    size = sum(path.stat().st_size for path in data.glob("*.parquet"))
+    rows = sum(pq.read_metadata(path).num_rows for path in data.glob("*.parquet"))
+    for number, name in enumerate(filter(None, names)):
+        script = [HERE / "_stream_peers.py"]
+        place = data
+        try:
+            python = peer_environment(ENVIRONMENTS.get(name, "modern"))
+            if name in MAKE:
+                place = data.parent / f"peer{number}"
+                place.mkdir()
+                call([python, *script, "make", name, place, rows], environment, 600)
+            with tempfile.TemporaryDirectory(prefix="hopyard-bench-") as cache:
+                command = [python, *script, "read", name, f"bench/{place.name}", cache]
+                got = json.loads(call(command, environment, SLOWEST).splitlines()[-1])
+            assert got["rows"] == rows, got
+        except subprocess.TimeoutExpired:
+            print(
+                json.dumps({"name": f"cold epoch of {name}", "error": f"not done in {SLOWEST} s"}), flush=True
+            )
+        except (PeerError, subprocess.CalledProcessError) as error:
+            said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
+            print(json.dumps({"name": f"cold epoch of {name}", "error": said[:300]}), flush=True)
+        else:
+            theirs = size / 1e6 / got["seconds"]
+            report(f"cold epoch beside {name}'s {theirs:.1f} MB/s", ours, "MB/s", name, theirs)
+
+
+def call(command: list[object], environment: dict[str, str], seconds: float) -> str:
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            list(map(str, command)), env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=log, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            said, _ = process.communicate(timeout=seconds)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # and workers of the peer
+        if process.returncode:
+            log.seek(0)
+            raise subprocess.CalledProcessError(process.returncode, command, stderr=log.read())
+        return said
 
 
 if __name__ == "__main__":
