@@ -26,15 +26,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-from tests.s3_gateway import PROGRAM, Gateway
-from tests.slow_wire import Settings, SlowWire, slow_wire
-
 from _peers import PeerError
 from _peers import environment as peer_environment
 from _stream_peers import ENVIRONMENTS, MAKE, READ
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tests.s3_gateway import PROGRAM, Gateway
+from tests.slow_wire import Settings, SlowWire, slow_wire
+
+HERE = Path(__file__).resolve().parent
 WIDTH, FILES, GROUP = 768, 4, 4096
 AT_ONCE, RANGE = 8, 8 << 20
 SLOWEST = 60  # seconds of a peer's epoch
