@@ -13,7 +13,7 @@ from tests.hdfs_cluster import free_ports
 PROGRAM = "HOPYARD_S3_SERVER"
 """The variable with the path of versitygw."""
 
-ROOT = {"ROOT_ACCESS_KEY": "hopyard", "ROOT_SECRET_KEY": "hush-hush"}
+ROOT = {"ROOT_ACCESS_KEY": "hopyard", "ROOT_SECRET_KEY": "hush-hush-canary"}
 
 
 class Gateway:
