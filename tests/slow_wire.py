@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -31,6 +32,7 @@ from urllib.request import urlopen
 FAULTS = ("refused", "lost", "half", "twice", "503")
 _STATE = "/-/wire"  # where the wire itself answers
 _PIECE = 1 << 16  # bytes
+_EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Settings:
         latency: seconds from a request's end to the first byte that the server hears of it.
         bandwidth: bytes per second of all answers together, and of all requests together; 0: any.
         share: of the requests that meet a fault; of ``faults``, with this ``seed``.
+        expired: the numbers [first, last) of the requests that are answered as if the credentials had expired.
     """
 
     server: str
@@ -50,6 +53,7 @@ class Settings:
     share: float = 0.0
     faults: Sequence[str] = FAULTS
     seed: int = 0
+    expired: Sequence[int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,10 @@ class _Relay:
                 self._requests += 1
                 await self._up.carry(len(head) + len(body))
                 await asyncio.sleep(self._settings.latency)
+                first, last = self._settings.expired
+                if first <= self._requests < last:
+                    writer.write(_answer("400 Bad Request", _EXPIRED))
+                    continue
                 fault = self._fault(head)
                 if fault == "refused":
                     break
@@ -227,6 +235,7 @@ async def _main(settings: Settings) -> None:
     server = await asyncio.start_server(relay.serve, "127.0.0.1", 0, limit=1 << 20)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until the parent is gone
+    os._exit(0)  # connections need no farewell
 
 
 if __name__ == "__main__":

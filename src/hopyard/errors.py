@@ -23,6 +23,7 @@
     │   ├── NotWritableError    permissions, read-only file systems
     │   ├── StorageFullError    make space; what was under way can be repeated
     │   ├── UnreachableError    nothing answers, or not now: look at the network or the server, and repeat
+    │   │   └── ExpiredError    the credentials have expired: renew them
     │   ├── CorruptError        bytes are not what was written
     │   ├── FormatError         written by a newer version of Hopyard
     │   │   └── KindError       the store holds a thing of another kind
@@ -59,6 +60,7 @@ __all__ = [
     "DivergedError",
     "EstimatorError",
     "Evidence",
+    "ExpiredError",
     "FormatError",
     "HopyardError",
     "InvalidNameError",
@@ -196,6 +198,10 @@ class UnreachableError(StorageError):
 
     A write that ended so may have happened or not; it is whole in either case.
     """
+
+
+class ExpiredError(UnreachableError):
+    """The credentials for a store have expired, or its server's clock says so. Renewed, the same call may succeed."""
 
 
 class CorruptError(StorageError):

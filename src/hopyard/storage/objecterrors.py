@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 
-from hopyard.errors import NotWritableError, StorageError, StorageFullError, UnreachableError
+from hopyard.errors import ExpiredError, NotWritableError, StorageError, StorageFullError, UnreachableError
 
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 _BAD_CREDENTIALS = (
-    "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthenticationFailed",
-    "UnauthenticatedError", "401 Unauthorized", "TokenRefreshRequired", "RequestTimeTooSkewed",
+    "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthenticationFailed", "UnauthenticatedError",
+    "401 Unauthorized",
 )  # fmt: skip
+_EXPIRED = ("ExpiredToken", "TokenRefreshRequired")
+_SKEWED = ("RequestTimeTooSkewed",)
 _FORBIDDEN = ("PermissionDeniedError", "AccessDenied", "403 Forbidden", "AuthorizationFailure")
 _FULL = ("QuotaExceeded", "StorageFull", "507 Insufficient", "InsufficientCapacity")
 _NO_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "/latest/api/token")
@@ -55,6 +57,17 @@ def request_error(url: str, name: str, kind: str, text: str, writing: bool) -> S
         return StorageError(
             f"{place} cannot be {action}: no credentials were found ({said}). Set them in the environment of "
             f"this process ({_variables(url)}), or for a public bucket give skip_signature=True."
+        )
+    if has(_EXPIRED):
+        return ExpiredError(
+            f"{place} cannot be {action}: the credentials have expired ({said}). Renew them. A process asks for new "
+            "ones where a role, a web identity or credential_provider= gives them; what the environment holds is read "
+            "once, so stop the process then, and resume the run with others."
+        )
+    if has(_SKEWED):
+        return StorageError(
+            f"{place} cannot be {action}: the clock of this machine differs too much from the server's ({said}). Set "
+            "it by NTP."
         )
     if has(_BAD_CREDENTIALS):
         return StorageError(

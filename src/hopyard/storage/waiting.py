@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from hopyard.errors import StorageError, StorageFullError, UnreachableError
+from hopyard.errors import ExpiredError, StorageError, StorageFullError, UnreachableError
 
 T = TypeVar("T")
 
@@ -19,6 +19,8 @@ _LONGEST_WAIT = 10.0
 
 def until(error: StorageError) -> str:
     """The moment at which it can go on after such an error, in words."""
+    if isinstance(error, ExpiredError):
+        return "the credentials are renewed"
     return "there is space" if isinstance(error, StorageFullError) else "the store answers"
 
 

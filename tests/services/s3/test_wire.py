@@ -26,6 +26,8 @@ from tests.stockroom.remotes.test_fetch import test_metadata_come_and_nothing_el
 from tests.stockroom.remotes.test_push import test_what_was_pushed_is_whole_there  # noqa: F401
 from tests.storage.test_conformance import OwnSuite
 from tests.storage.test_object_rooms import (  # noqa: F401
+    rows,
+    search,
     test_a_search_in_a_bucket_gives_what_it_gives_in_a_directory,
     test_an_interrupted_search_in_a_bucket_goes_on_to_the_same_bits,
     test_what_is_prepared_into_a_bucket_is_loaded_as_from_a_directory,
@@ -33,7 +35,8 @@ from tests.storage.test_object_rooms import (  # noqa: F401
 
 from hopyard.data import open_dataset
 from hopyard.stockroom.remotes import Repository
-from hopyard.storage import ObjectStore, open_store
+from hopyard.storage import LocalStore, ObjectStore, open_store
+from hopyard.storage.objecterrors import request_error
 
 
 @pytest.fixture(scope="session")
@@ -97,3 +100,27 @@ def test_an_epoch_over_the_wire_is_that_over_the_files(
             )
         assert streams[0] == streams[1]
     assert faulty_wire.passed().requests > before.requests
+
+
+def test_a_run_whose_credentials_expire_waits_until_they_are_renewed(
+    gateway: Gateway, s3_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with slow_wire(Settings(gateway.url, expired=(60, 63))) as wire:
+        model = search(ObjectStore(s3_url, endpoint=wire.url)).fit(rows())
+    assert model.get_all_model_history() == search(LocalStore(tmp_path)).fit(rows()).get_all_model_history()
+    said = capsys.readouterr().out
+    assert (
+        said.count("the credentials have expired (400 Bad Request: ExpiredToken: The provided token has exp")
+        == 1
+    )
+    assert "goes on by itself" in said
+    assert "the credentials are renewed" in said
+
+
+def test_a_clock_that_is_wrong_is_said() -> None:
+    text = "status code: 403 Forbidden\n<Error><Code>RequestTimeTooSkewed</Code><Message>The difference ...</Message>"
+    error = request_error("s3://a", "b", "GenericError", text, writing=True)
+    assert "s3://a/b cannot be written: the clock of this machine differs too much from the server's" in str(
+        error
+    )
+    assert str(error).endswith("Set it by NTP.")
