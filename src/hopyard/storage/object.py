@@ -391,7 +391,7 @@ def _open(url: str, options: Mapping[str, Any]) -> Any:
                 f"Set it in the environment of the processes ({_variable(key, url)}), or give credential_provider=."
             )
     client = {**_CLIENT, **config.pop("client_options", {})}
-    if _endpoint(config).startswith("http://"):
+    if _endpoint(url, config).startswith("http://"):
         client.setdefault("allow_http", True)
     retries = {**_RETRIES, **config.pop("retry_config", {})}
     more = (
@@ -409,14 +409,12 @@ def _open(url: str, options: Mapping[str, Any]) -> Any:
         ) from None
 
 
-def _endpoint(config: Mapping[str, Any]) -> str:
-    names = ("endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url")
-    given = [config[name] for name in names if name in config]
-    given += [
-        os.environ.get("AWS_ENDPOINT_URL_S3"),
-        os.environ.get("AWS_ENDPOINT_URL"),
-        os.environ.get("AWS_ENDPOINT"),
-    ]
+def _endpoint(url: str, config: Mapping[str, Any]) -> str:
+    """The server that is named instead of the cloud's own."""
+    kind = "AWS" if url.startswith("s3") else "AZURE_STORAGE"
+    options = ("endpoint", "endpoint_url", f"{kind.lower()}_endpoint", f"{kind.lower()}_endpoint_url")
+    given = [config.get(name) for name in options]
+    given += [os.environ.get(f"{kind}_{name}") for name in ("ENDPOINT_URL_S3", "ENDPOINT_URL", "ENDPOINT")]
     return next((str(value) for value in given if value), "")
 
 

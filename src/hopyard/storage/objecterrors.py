@@ -9,7 +9,7 @@ from hopyard.errors import ExpiredError, NotWritableError, StorageError, Storage
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 _BAD_CREDENTIALS = (
     "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthenticationFailed", "UnauthenticatedError",
-    "401 Unauthorized",
+    "401 Unauthorized", "failed to authenticate the request",
 )  # fmt: skip
 _EXPIRED = ("ExpiredToken", "TokenRefreshRequired")
 _SKEWED = ("RequestTimeTooSkewed",)
@@ -112,7 +112,7 @@ def _said(text: str) -> str:
     """The server's status, code and message, without what it repeats of the request."""
     status = re.search(r"status code: (\d{3}[^:\n]*)", text)
     code, message = (re.search(f"<{tag}>([^<]*)</{tag}>", text) for tag in ("Code", "Message"))
-    parts = [found[1].strip().rstrip(".") for found in (status, code, message) if found]
+    parts = [found[1].strip().splitlines()[0].rstrip(".") for found in (status, code, message) if found]
     if parts:
         return ": ".join(parts)
     kind = re.search(r"kind: (\w+)", text)
