@@ -148,7 +148,7 @@ def list_runs(folder: Path) -> str:
 def test_a_run_is_paused_watched_and_resumed_from_another_terminal(
     driver: Driver, run_command: Callable[..., str]
 ) -> None:
-    driver.wait(lambda state: state.sessions)
+    driver.wait(lambda state: state.trials)  # what was asked for earlier is looked at before
     assert re.search(rf"nightly +running \(.*, pid {driver.process.pid}\)", list_runs(driver.folder))
     with pytest.raises(RunHeldError, match=rf"pid {driver.process.pid}.* and is not paused.*--take-over"):
         run_command("resume")
@@ -224,7 +224,7 @@ def test_without_a_driver_an_extension_waits_until_the_run_is_resumed(
 
 
 def test_ctrl_c_ends_the_driver_of_a_paused_run(driver: Driver, run_command: Callable[..., str]) -> None:
-    driver.wait(lambda state: state.sessions)
+    driver.wait(lambda state: state.trials)  # what was asked for earlier is looked at before
     run_command("pause")
     driver.permit(1)
     driver.wait(lambda state: state.units)

@@ -57,7 +57,7 @@ def test_a_file_replaced_by_one_of_the_same_size_is_noticed(folder: str, tmp_pat
         store.put_file("part.parquet", tmp_path / "f")
         if start == 0:
             dataset = open_dataset(folder, cache=False)
-            assert len(batches(dataset)) == 4
+            assert len(dataset) == 50
     with pytest.raises(CorruptError, match="was changed while it was being read"):
         batches(dataset)
 
