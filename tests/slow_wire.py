@@ -129,7 +129,7 @@ class _Relay:
                 await asyncio.sleep(self._settings.latency)
                 first, last = self._settings.expired
                 if first <= self._requests < last:
-                    writer.write(_answer("400 Bad Request", _EXPIRED))
+                    writer.write(_answer("400 Bad Request", b"" if head.startswith(b"HEAD ") else _EXPIRED))
                     continue
                 fault = self._fault(head)
                 if fault == "refused":

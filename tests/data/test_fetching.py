@@ -6,7 +6,6 @@ import gc
 import io
 import itertools
 import math
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,7 +54,7 @@ def table(rows, columns=3):
 def descriptors():
     """Files in memory that are open."""
     gc.collect()
-    found = (os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
+    found = (str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
     return sum(target.startswith("/memfd:hopyard") for target in found)
 
 

@@ -186,6 +186,10 @@ class ObjectStore(Store):
                 self._some_below("")
                 self._bucket_exists = True
             return None
+        except StorageError as error:
+            if "400 Bad Request" in str(error):  # an answer to HEAD does not say why
+                self._some_below("")
+            raise
         return meta
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
