@@ -35,9 +35,10 @@ def arrays(rows: int) -> tuple[np.ndarray, np.ndarray]:
 def urls(place: str, ending: str) -> list[str]:
     """Signed addresses of the objects below a prefix, for libraries that read HTTP."""
     import boto3
+    from botocore.config import Config
 
     bucket, _, prefix = place.partition("/")
-    client = boto3.client("s3", endpoint_url=ENDPOINT)
+    client = boto3.client("s3", endpoint_url=ENDPOINT, config=Config(signature_version="s3v4"))
     found = client.list_objects_v2(Bucket=bucket, Prefix=prefix + "/")["Contents"]
     return [
         client.generate_presigned_url("get_object", {"Bucket": bucket, "Key": each["Key"]})
@@ -96,7 +97,9 @@ def make_litdata(folder: Path, rows: int) -> None:
 
 def read_litdata(place: str, cache: str) -> Iterator[int]:
     import litdata
+    from litdata.streaming import downloader
 
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # the server is on this machine
     data = litdata.StreamingDataset(
         f"s3://{place}",
         cache_dir=cache,
@@ -131,7 +134,9 @@ def read_mosaic(place: str, cache: str) -> Iterator[int]:
     data = base.StreamingDataset(
         remote=f"s3://{place}", local=cache, shuffle=True, batch_size=BATCH, predownload=16 * BATCH
     )
-    for batch in base.StreamingDataLoader(data, batch_size=BATCH, num_workers=2):
+    for batch in base.StreamingDataLoader(
+        data, batch_size=BATCH
+    ):  # two workers read shards that are not whole
         yield len(batch["label"])
 
 

@@ -58,6 +58,7 @@ class Gateway:
             "AWS_ACCESS_KEY_ID": ROOT["ROOT_ACCESS_KEY"],
             "AWS_SECRET_ACCESS_KEY": ROOT["ROOT_SECRET_KEY"],
             "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",  # for clients of Rust
             "AWS_DEFAULT_REGION": "us-east-1",  # for boto3
         }
 
