@@ -82,7 +82,10 @@ def _nearest(beside: Sequence[str], held: Sequence[Mapping[str, int]]) -> list[i
     for worker, node in enumerate(beside):
         has = np.array([each.get(node, 0) for each in held], np.float64)
         for place in range(worker * count // workers, -(-(worker + 1) * count // workers)):
-            begin, end = max(worker * count, place * workers), min((worker + 1) * count, (place + 1) * workers)
+            begin, end = (
+                max(worker * count, place * workers),
+                min((worker + 1) * count, (place + 1) * workers),
+            )
             gains[:, place] += has * (end - begin)
     return matched(np.floor(gains * min(1.0, 2**36 / max(1.0, gains.max()))) * (count + 1) + np.eye(count))
 

@@ -224,7 +224,10 @@ class HDFSStore(PathStore):
     def _sent(self, name: str, pieces: Iterable[Buffer]) -> str:
         """The path of a new file with the pieces."""
         temporary = f"{self._root_path()}/{_TEMPORARY}/{writer_name()}"
-        options = _library().WriteOptions(overwrite=False, create_parent=True)
+        replication = self._settings().get("dfs.replication")  # the library takes the name node's (0.14.7)
+        options = _library().WriteOptions(
+            replication=None if replication is None else int(replication), overwrite=False, create_parent=True
+        )
         writer = self._called(name, self._client(name).create, temporary, options, writing=True)
         try:
             for piece in pieces:

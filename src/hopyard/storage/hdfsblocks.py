@@ -1,4 +1,4 @@
-"""Hosts that have the blocks of files on HDFS: hdfs-native does not tell, but WebHDFS and the JVM of Spark's driver do."""
+"""Hosts that have the blocks of files on HDFS, which WebHDFS and the JVM of Spark's driver tell, and hdfs-native does not."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def _by_spark(context: Any, url: str, path: str) -> Iterator[tuple[list[str], in
         for block in files.getFileBlockLocations(status, 0, status.getLen()):
             yield list(block.getHosts()), block.getLength()
     except Exception as error:
-        raise UnknownBlocksError(f"Spark's driver was asked: {str(error).strip().splitlines()[-1]}") from error
+        raise UnknownBlocksError(
+            f"Spark's driver was asked: {str(error).strip().splitlines()[-1]}"
+        ) from error
 
 
 def _by_web(url: str, path: str, settings: Mapping[str, str]) -> Iterator[tuple[list[str], int]]:

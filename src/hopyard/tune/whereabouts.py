@@ -53,7 +53,9 @@ def whereabouts(data: Partitioned | None, partitions: int) -> list[Whereabouts]:
     return found
 
 
-def held_by_nodes(facts: Sequence[WorkerFacts], places: Sequence[Sequence[Whereabouts]]) -> list[dict[str, int]]:
+def held_by_nodes(
+    facts: Sequence[WorkerFacts], places: Sequence[Sequence[Whereabouts]]
+) -> list[dict[str, int]]:
     """Of each partition, the bytes that the workers' nodes have.
 
     Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import time
 import urllib.request
 from collections import Counter
 from pathlib import Path
@@ -41,24 +42,28 @@ def told_by_name_node(hdfs: HdfsCluster, path: str) -> Counter[str]:
 
 def test_a_file_is_where_its_blocks_are(hdfs: HdfsCluster, folder: str, single: HDFSStore) -> None:
     HDFSStore(folder).put("a/both", b"x" * 1000)
-    assert HDFSStore(folder).at("a").hosts("both") == dict.fromkeys(hdfs.hosts, 1000)
-    small = HDFSStore(folder, config={"dfs.replication": "1", "dfs.blocksize": "1024"})
-    small.put("blocks", b"x" * 10_000)
-    hosts = small.hosts("blocks")
+    end = time.monotonic() + 30
+    while len(hosts := HDFSStore(folder).at("a").hosts("both")) < 2:  # until the other data node has reported
+        assert time.monotonic() < end
+    assert hosts == dict.fromkeys(hdfs.hosts, 1000)
+    single.put("one", b"x" * 10_000)
+    hosts = single.hosts("one")
     assert sum(hosts.values()) == 10_000
-    assert hosts == told_by_name_node(hdfs, f"{folder.removeprefix(hdfs.url)}/blocks")
+    assert hosts == told_by_name_node(hdfs, f"{folder.removeprefix(hdfs.url)}/one")
 
 
 def test_partitions_live_on_the_machines_that_have_them(hdfs: HdfsCluster, single: HDFSStore) -> None:
     for number in range(6):
         prepare(rows(), store=single.at(f"part{number}"))
     places = [whereabouts(open_dataset(single.at(f"part{number}")), 1)[0] for number in range(6)]
-    assert all(place.size == sum(place.held.values()) > 0 for place in places)
+    assert [place.size for place in places] == [sum(place.held.values()) for place in places]
     facts = [fact(number, host) for number, host in enumerate(hdfs.hosts)]
     held = held_by_nodes(facts, [places])
     homes = homes_of([each.node for each in facts], 6, held)
     assert homes is not None
-    local = sum(next(iter(place.held)) == hdfs.hosts[min(homes[number])] for number, place in enumerate(places))
+    local = sum(
+        next(iter(place.held)) == hdfs.hosts[min(homes[number])] for number, place in enumerate(places)
+    )
     apart = Counter(next(iter(place.held)) for place in places)
     assert local == sum(min(3, count) for count in apart.values())
 
@@ -91,6 +96,10 @@ def test_why_nobody_tells_is_said_once(folder: str, caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING, "hopyard"):
         assert [store.hosts("a"), store.hosts("a")] == [{}, {}]
     [said] = [record.getMessage() for record in caplog.records]
-    assert said.startswith(f"where the blocks of {folder} are is not known, so partitions live on any machine.")
+    assert said.startswith(
+        f"where the blocks of {folder} are is not known, so partitions live on any machine."
+    )
     assert "WebHDFS was asked (127.0.0.1:1: [Errno 111] Connection refused)" in said
-    assert said.endswith("Set dfs.namenode.http-address in the configuration in HADOOP_CONF_DIR, or use a Spark session.")
+    assert said.endswith(
+        "Set dfs.namenode.http-address in the configuration in HADOOP_CONF_DIR, or use a Spark session."
+    )
