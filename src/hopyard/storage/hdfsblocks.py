@@ -1,4 +1,4 @@
-"""Hosts that have the blocks of files on HDFS, which WebHDFS and the JVM of Spark's driver tell, and hdfs-native does not."""
+"""Hosts that have the blocks of files on HDFS, as WebHDFS or the JVM of Spark's driver tells: hdfs-native does not."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
@@ -66,18 +67,18 @@ def _by_spark(context: Any, url: str, path: str) -> Iterator[tuple[list[str], in
 
 
 def _by_web(url: str, path: str, settings: Mapping[str, str]) -> Iterator[tuple[list[str], int]]:
-    user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
-    query = urlencode({"op": "GETFILEBLOCKLOCATIONS", "user.name": user})
     said = []
     for address in web_addresses(url, settings):
         try:
+            user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+            query = urlencode({"op": "GETFILEBLOCKLOCATIONS", "user.name": user})
             with urlopen(f"http://{address}/webhdfs/v1{quote(path)}?{query}", timeout=_PATIENCE) as answer:
                 found = json.load(answer)["BlockLocations"]["BlockLocation"]
             return iter([(block["hosts"], block["length"]) for block in found])
         except HTTPError as error:
             said.append(f"{address} answered {error.code} {error.reason}")
             error.close()
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, LookupError, TypeError, HTTPException) as error:
             said.append(f"{address}: {getattr(error, 'reason', error)}")
     raise UnknownBlocksError(f"WebHDFS was asked ({'; '.join(said) or 'no address of it is known'})")
 
