@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -89,13 +89,17 @@ class HdfsCluster:
     Args:
         folder: for what the nodes keep, their logs and the clients' configuration.
         name_nodes: 1, or 2 that share a name service, of which the first is active.
+        hosts: names by which the data nodes are known; all of them listen on loopback.
 
     Attributes:
         url: of the file system.
         conf: ``HADOOP_CONF_DIR`` of its clients.
     """
 
-    def __init__(self, folder: Path, data_nodes: int = 2, name_nodes: int = 1) -> None:
+    def __init__(
+        self, folder: Path, data_nodes: int = 2, name_nodes: int = 1, hosts: Sequence[str] = ()
+    ) -> None:
+        self.hosts = hosts or ("127.0.0.1",) * data_nodes
         self.conf = folder / "conf"
         self._folder, self._name_nodes, self._data_nodes = folder, name_nodes, data_nodes
         self._ports, self._web = free_ports(name_nodes), free_ports(name_nodes)
@@ -128,6 +132,7 @@ class HdfsCluster:
             self._run(
                 f"data{number}", "server.datanode.DataNode",
                 "-D", f"dfs.datanode.data.dir=file://{self._folder}/data{number}",
+                "-D", f"dfs.datanode.hostname={self.hosts[number]}",
                 *(argument for port in ("address", "http.address", "ipc.address")
                   for argument in ("-D", f"dfs.datanode.{port}=127.0.0.1:0")),
             )  # fmt: skip
@@ -251,7 +256,8 @@ def hdfs_if_there(tmp_path_factory: pytest.TempPathFactory) -> HdfsCluster | Non
     """
     if missing() is not None:
         return None
-    return lasting(HdfsCluster(tmp_path_factory.mktemp("hdfs")))
+    hosts = (socket.gethostname(), "elsewhere.example")
+    return lasting(HdfsCluster(tmp_path_factory.mktemp("hdfs"), hosts=hosts))
 
 
 def lasting(cluster: HdfsCluster) -> HdfsCluster:

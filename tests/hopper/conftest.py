@@ -53,6 +53,7 @@ class Found:
     bytes_moved: int = 0
     bytes_read: int = 0
     asks_epochs: tuple[str, ...] = ("",)
+    bytes_beside: int | None = None
 
 
 def resident_states() -> dict[tuple[str, int], list[Any]]:

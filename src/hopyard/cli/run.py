@@ -164,12 +164,19 @@ def _schedule_in_numbers(units: list[JournalRecord]) -> str:
     span = max(unit["z"] for unit in units) - min(unit["a"] for unit in units)
     busy = sum(unit["z"] - unit["a"] for unit in units) / (workers * span)
     traffic = traffic_of(units)
+    beside = ""
+    if traffic.beside is not None and traffic.away is not None:
+        beside = (
+            f", {traffic.beside / 1e6:.1f} MB where the reader's host has the blocks and {traffic.away / 1e6:.1f} MB "
+            "where not (as the store said)"
+        )
     return (
         f"{counted(len(units), 'unit')} on {counted(workers, 'worker')} in {span:.1f} s, busy {busy:.0%} of the time; "
         f"{traffic.hops:,} hops between workers\n"
         f"states that moved: {traffic.moved / 1e6:.1f} MB read by workers that lacked them, "
         f"{traffic.written / 1e6:.1f} MB written\n"
         f"data that stayed: {traffic.read / 1e6:.1f} MB of batches read by workers from their partitions"
+        f"{beside}"
     )
 
 

@@ -322,6 +322,17 @@ class Dataset(Partitioned):
 
         return make() if isinstance(self.lazy_fingerprint, str) else Fingerprint(make)
 
+    def file_bytes(self) -> dict[str, int]:
+        """Bytes of the dataset's row groups by the name of the file that they are in, as their rows go."""
+        ends = np.cumsum([len(entry.group_rows) for entry in self.manifest.files])
+        rows = self.manifest.group_rows()
+        counts = dict.fromkeys((entry.name for entry in self.manifest.files), 0)
+        for group, file in zip(self._groups, np.searchsorted(ends, self._groups, side="right"), strict=True):
+            counts[self.manifest.files[file].name] += int(rows[group])
+        return {
+            entry.name: entry.size * counts[entry.name] // max(1, entry.rows) for entry in self.manifest.files
+        }
+
     def verify(self) -> None:
         """Read every byte of the files and compare with what was written; see :func:`hopyard.data.verify`.
 

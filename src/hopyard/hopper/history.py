@@ -21,24 +21,33 @@ class Traffic:
         written: bytes of states and metrics that workers wrote to it.
         read: bytes of the batches that workers read from their partitions. These are not moved: what is far away comes
             to a machine once, into its node cache.
+        beside: bytes among them that the reader's host should have on its own disks, by what the store said of the
+            blocks' places when the run began or went on; None: no unit knew.
+        away: bytes among them that it should not have; None: no unit knew.
     """
 
     hops: int
     moved: int
     written: int
     read: int
+    beside: int | None = None
+    away: int | None = None
 
 
 def traffic_of(units: Iterable[JournalRecord]) -> Traffic:
     """The sums over committed units. Journals older than the counters count as 0."""
     places: dict[int, int] = {}
-    hops, sums = 0, Counter[str]()
+    hops, sums, known = 0, Counter[str](), False
     for unit in units:
         sums.update({name: unit.get(name, 0) for name in ("moved", "written", "read")})
         for trial in unit["t"]:
             hops += places.get(trial, unit["w"]) != unit["w"]
             places[trial] = unit["w"]
-    return Traffic(hops, sums["moved"], sums["written"], sums["read"])
+        if unit.get("beside") is not None:
+            known = True
+            sums.update(beside=unit["beside"], away=unit["read"] - unit["beside"])
+    places_known = (sums["beside"], sums["away"]) if known else (None, None)
+    return Traffic(hops, sums["moved"], sums["written"], sums["read"], *places_known)
 
 
 def read_state(records: Iterable[JournalRecord]) -> RunState:

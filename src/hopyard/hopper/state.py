@@ -23,7 +23,8 @@ A trial that failed goes on, too, if it is taken ``back``, and one that was comp
 In a unit record: trials, epoch, phase, partition, worker, units and train units that the trials had done
 before, train units that they were allowed, whether the last of its phase before or in a validation, start and end in
 seconds since the run began, states (references, or null when resident or unchanged), metrics; bytes of states written,
-of states that the worker lacked and read, and of data that it read; ``asks``, where training has asked for the number
+of states that the worker lacked and read, and of data that it read; ``beside``, the bytes of data that its host
+should have on its disks, where that is known; ``asks``, where training has asked for the number
 of epochs, if it has. Version 0.1.0 wrote neither ``n``, ``to`` nor
 ``last``: its trials were validated at the ends of epochs alone; ``moved`` and ``read`` are missing in older journals
 too. An ``end`` that a user asked for has ``"by": "user"``, and an ``extend`` the number ``c`` of the command.

@@ -31,6 +31,8 @@ class UnitOutcome(Protocol):
     @property
     def bytes_read(self) -> int: ...
     @property
+    def bytes_beside(self) -> int | None: ...
+    @property
     def asks_epochs(self) -> tuple[str, ...]: ...
 
 
@@ -92,6 +94,8 @@ def unit_record(
         "moved": outcome.bytes_moved,
         "read": outcome.bytes_read,
     }
+    if outcome.bytes_beside is not None:
+        record["beside"] = outcome.bytes_beside
     return record | ({"asks": asks} if asks else {})
 
 

@@ -25,7 +25,7 @@ checks them):
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -158,6 +158,11 @@ class Store(ABC):
     def written_at(self, name: str) -> float | None:
         """Seconds since 1970 by the store's own clock at which the object was written; None: no object, or unknown."""
         return None
+
+    def hosts(self, name: str) -> Mapping[str, int]:
+        """Bytes of the object by the host name of each machine that has them on its own disks, several times if it is
+        there several times; empty: unknown, or no machine of the user's has them."""
+        return {}
 
     def sync_deleted(self, names: Iterable[str]) -> None:  # noqa: B027 - where deletions last, there is nothing to do
         """Let it last that these objects were deleted, by a process of this machine: after a power cut, what was only
@@ -315,6 +320,9 @@ class PrefixStore(Store):
 
     def written_at(self, name: str) -> float | None:
         return self._inner.written_at(self._full(name))
+
+    def hosts(self, name: str) -> Mapping[str, int]:
+        return self._inner.hosts(self._full(name))
 
     def staging(self) -> Path | None:
         return self._inner.staging()

@@ -8,6 +8,7 @@ node lets one writer do. Whether data nodes sync what is closed to their disks i
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -21,6 +22,7 @@ from hopyard.errors import CorruptError, InvalidNameError, NotFoundError, Unreac
 from hopyard.missing import missing_extra
 from hopyard.storage.base import Buffer, Entry, Store
 from hopyard.storage.forks import check_process
+from hopyard.storage.hdfsblocks import UnknownBlocksError, hosts_of_file
 from hopyard.storage.hdfserrors import hdfs_error, is_of_library
 from hopyard.storage.names import TEMPORARY_PREFIX, validate_name
 from hopyard.storage.parts import PathStore
@@ -28,6 +30,8 @@ from hopyard.storage.temporary import is_writer_gone, writer_name
 
 HDFS_SCHEMES = ("hdfs", "viewfs")
 """What the URL of an ``HDFSStore`` may begin with."""
+
+_log = logging.getLogger("hopyard")
 
 T = TypeVar("T")
 _PathLike = str | os.PathLike[str]
@@ -86,6 +90,7 @@ class HDFSStore(PathStore):
         self._connected: Any = None
         self._made: set[str] = set()  # directories that are there
         self._swept = False
+        self._nobody_tells = False
 
     def _elsewhere(self, path: str) -> Store:
         return type(self)(path, config=self._config)
@@ -138,6 +143,20 @@ class HDFSStore(PathStore):
     def written_at(self, name: str) -> float | None:
         status = self._status(name)
         return None if status is None else float(status.modification_time) / 1000
+
+    def hosts(self, name: str) -> Mapping[str, int]:
+        try:
+            return {} if self._nobody_tells else hosts_of_file(self.url, self._path(name), self._settings())
+        except UnknownBlocksError as error:
+            self._nobody_tells = True  # not asked again for each file
+            _log.warning(
+                f"where the blocks of {self.url} are is not known, so partitions live on any machine. {error}. Set "
+                "dfs.namenode.http-address in the configuration in HADOOP_CONF_DIR, or use a Spark session."
+            )
+            return {}
+
+    def _settings(self) -> dict[str, str]:
+        return {**_hadoop_settings(), **self._config}
 
     def _status(self, name: str) -> Any:
         """What the name node knows of an object; None: there is none."""
@@ -205,7 +224,10 @@ class HDFSStore(PathStore):
     def _sent(self, name: str, pieces: Iterable[Buffer]) -> str:
         """The path of a new file with the pieces."""
         temporary = f"{self._root_path()}/{_TEMPORARY}/{writer_name()}"
-        options = _library().WriteOptions(overwrite=False, create_parent=True)
+        replication = self._settings().get("dfs.replication")  # the library takes the name node's (0.14.7)
+        options = _library().WriteOptions(
+            replication=None if replication is None else int(replication), overwrite=False, create_parent=True
+        )
         writer = self._called(name, self._client(name).create, temporary, options, writing=True)
         try:
             for piece in pieces:
@@ -439,14 +461,15 @@ def _connect(url: str, name: str, config: Mapping[str, str]) -> Any:
         raise hdfs_error(url, name, error, False) from None
 
 
-def _hadoop_settings() -> set[str]:
-    """The names of the settings in the files of Hadoop's configuration."""
+def _hadoop_settings() -> dict[str, str]:
+    """The settings in the files of Hadoop's configuration."""
     etree = import_module("xml.etree.ElementTree")
     home = os.environ.get("HADOOP_HOME")
     folder = os.environ.get("HADOOP_CONF_DIR") or (f"{home}/etc/hadoop" if home else None)
-    names: set[str] = set()
+    settings: dict[str, str] = {}
     for file in ("core-site.xml", "hdfs-site.xml"):
         with contextlib.suppress(OSError, etree.ParseError):  # which the library says
             if folder is not None:
-                names |= {name.text for name in etree.parse(Path(folder) / file).iter("name")}
-    return names
+                for each in etree.parse(Path(folder) / file).iter("property"):
+                    settings[each.findtext("name", "").strip()] = each.findtext("value", "").strip()
+    return settings

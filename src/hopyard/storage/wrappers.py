@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Literal, Self, TypeAlias, TypeVar
@@ -117,6 +117,9 @@ class Wrapper(Store):
 
     def delete(self, name: str) -> None:
         self._called("delete", self._label + name, lambda: self.inner.delete(name))
+
+    def hosts(self, name: str) -> Mapping[str, int]:
+        return self.inner.hosts(name)
 
     def path(self, name: str) -> Path | None:
         return self.inner.path(name) if self.has_files else None

@@ -6,6 +6,7 @@ their exact value.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,7 @@ class UnitRequest:
         history: train: each trial's values of its last epoch, by the names of its history; empty in its first.
         log_tail: ``"module:function"`` that gives the last lines printed in this process, imported only
             when a trial fails; empty: none.
+        held: the share of the partition's bytes, 0 to 1, by the host that has it on its disks; None: unknown.
     """
 
     store: Store
@@ -54,6 +56,7 @@ class UnitRequest:
     carried: tuple[tuple[dict[str, Any], ...], ...] = ()
     history: tuple[dict[str, float], ...] = ()
     log_tail: str = ""
+    held: Mapping[str, float] | None = None
 
     @property
     def label(self) -> str:
@@ -79,6 +82,7 @@ class UnitResult:
         bytes_moved: bytes of states that were read from the store, because this worker did not have them in memory;
             what it had, a frozen trunk for instance, is not among them.
         bytes_read: bytes of the batches that were read.
+        bytes_beside: bytes among them that the worker's host should have on its disks; None: unknown.
         asks_epochs: where the training of these trials asked for the number of epochs; empty: nowhere.
     """
 
@@ -91,3 +95,4 @@ class UnitResult:
     bytes_moved: int
     bytes_read: int
     asks_epochs: tuple[str, ...] = ()
+    bytes_beside: int | None = None

@@ -6,6 +6,7 @@ A trial's failure is an answer (``UnitResult.errors``) and touches no other tria
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 from hopyard.errors import CorruptError, DivergedError, Evidence, NotFoundError, StorageError, WorkerError
 from hopyard.objects import StateRef, load_state, save_state
 from hopyard.storage import Store
+from hopyard.storage.hosts import bytes_at
 from hopyard.storage.oserrors import full_disk
 from hopyard.training.build import build_in_session
 from hopyard.training.estimator import Replica, Visit
@@ -58,6 +60,9 @@ def run_unit(request: UnitRequest) -> UnitResult:
         bytes_moved=sum(unit.moved for unit in units),
         bytes_read=visit.read.total,
         asks_epochs=tuple(one.asks_epochs for one in done),
+        bytes_beside=None
+        if request.held is None
+        else round(visit.read.total * bytes_at(socket.gethostname(), request.held)),
     )
 
 

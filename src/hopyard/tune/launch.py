@@ -50,6 +50,7 @@ from hopyard.tune.observers import check_logs, observers_of
 from hopyard.tune.progress import ProgressDisplay
 from hopyard.tune.recipe import code_along
 from hopyard.tune.run import Run
+from hopyard.tune.whereabouts import held_by_nodes, whereabouts
 from hopyard.tune.work import TrainingWork
 from hopyard.wording import are, counted
 
@@ -322,8 +323,13 @@ class Launch:
                 # The estimator function as it is now: what decides the result is the same as when the run began.
                 epochs = max(arguments.num_epochs, state.num_epochs)
                 program = self._saved_program(folder, splits, state.layout.train, epochs)
-                work = TrainingWork(folder.unsynced() if here else folder, program, facts[0])
-                homes = homes_of([fact.node for fact in facts], state.layout.train)
+                places = {
+                    "train": whereabouts(splits.train, state.layout.train),
+                    "validate": whereabouts(splits.val, state.layout.validate),
+                }
+                work = TrainingWork(folder.unsynced() if here else folder, program, facts[0], places)
+                held = held_by_nodes(facts, list(places.values()))
+                homes = homes_of([fact.node for fact in facts], state.layout.train, held)
                 self._drive(folder, journal, state, decisions, pending, work, homes, splits)
         finally:
             journal.close()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from hopyard.hopper.hopper import Observer
 from hopyard.hopper.state import RunState
+from hopyard.storage import Store
+from hopyard.storage.hdfs import HDFS_SCHEMES
 from hopyard.storage.oserrors import write_errors
 from hopyard.tune.arguments import Arguments
 from hopyard.tune.callbacks import observer_of
@@ -17,7 +20,9 @@ from hopyard.tune.progress import ProgressDisplay
 def observers_of(arguments: Arguments, progress: ProgressDisplay, state: RunState) -> list[Observer]:
     """The observers that a search's arguments ask for."""
     observers: list[Observer] = [progress]
-    logs = logs_directory(arguments)
+    logs: Path | Store | None = logs_directory(arguments)
+    if logs is None and urlsplit(arguments.store.logs.url).scheme in HDFS_SCHEMES:
+        logs = arguments.store.logs
     if logs is not None:
         from hopyard.tune.tensorboard import TensorBoard  # takes long to import
 

@@ -24,6 +24,7 @@ from tensorboard.plugins.hparams.metadata import (
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from hopyard.hopper.state import JournalRecord, RunState, TrialState
+from hopyard.storage import Store
 from hopyard.tune.callbacks import ends_epoch, flat_params
 from hopyard.tune.rows import epoch_numbers
 
@@ -37,8 +38,12 @@ _STATUS = {
 class TensorBoard:
     """An observer that writes ``<logs>/<run_id>/<trial>/events.out.tfevents...``."""
 
-    def __init__(self, logs: Path, started: float) -> None:
-        """``started``: wall-clock seconds at which the run's clock was 0."""
+    def __init__(self, logs: Path | Store, started: float) -> None:
+        """
+        Args:
+            logs: a directory, or a store whose files cannot be appended to: they are written whole, each time.
+            started: wall-clock seconds at which the run's clock was 0.
+        """
         self._logs, self._started = logs, started
         self._torn: set[int] = set()
         """Trials whose file may end in the middle of a record, because the disk was full."""
@@ -62,34 +67,36 @@ class TensorBoard:
 
     def _write(self, state: RunState, trial: TrialState) -> None:
         """Write the trial's file, with all that is known of it."""
-        path = self._path(state, trial)
         self._torn.add(trial.number)
-        path.parent.mkdir(parents=True, exist_ok=True)
         clock = trial.ended_at[0] if trial.ended_at else state.clock
         events = [self._event(clock, file_version="brain.Event:2"), self._start(state, trial, clock)]
         for index in range(len(trial.ended_at)):
             events += self._scalars(state, trial, index)
         if not trial.running:
             events.append(self._end(trial, trial.ended_at[-1] if trial.ended_at else state.clock))
-        path.write_bytes(_encode(events))
+        name, data = self._name(state, trial), _encode(events)
+        if isinstance(self._logs, Store):
+            self._logs.put(name, data)
+            return
+        path = self._logs / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
         self._torn.discard(trial.number)
 
     def _append(self, state: RunState, trial: TrialState, events: list[Event]) -> None:
-        if trial.number in self._torn:
+        if isinstance(self._logs, Store) or trial.number in self._torn:
             self._write(state, trial)
             return
         try:
-            with self._path(state, trial).open("ab") as file:
+            with (self._logs / self._name(state, trial)).open("ab") as file:
                 file.write(_encode(events))
         except OSError:
             self._torn.add(trial.number)
             raise
 
-    def _path(self, state: RunState, trial: TrialState) -> Path:
+    def _name(self, state: RunState, trial: TrialState) -> str:
         run_id: str = state.header["run_id"]
-        return (
-            self._logs / run_id / f"{trial.number:05d}" / f"events.out.tfevents.{int(self._started)}.{run_id}"
-        )
+        return f"{run_id}/{trial.number:05d}/events.out.tfevents.{int(self._started)}.{run_id}"
 
     def _event(self, clock: float, step: int = 0, **content: Any) -> Event:
         return Event(wall_time=self._started + clock, step=step, **content)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hopyard.backend.preflight import WorkerFacts
 from hopyard.hopper.scheduler import Unit
@@ -10,6 +10,7 @@ from hopyard.hopper.state import TrialState
 from hopyard.storage import Store
 from hopyard.training import UnitRequest, UnitResult
 from hopyard.training.task import run_tagged
+from hopyard.tune.whereabouts import Whereabouts
 
 
 class TrainingWork:
@@ -19,14 +20,18 @@ class TrainingWork:
         folder: the run's folder.
         program: name of the run's program in it.
         like: facts of the worker that all others must be like.
+        places: where the partitions' blocks are, by phase; empty: unknown.
     """
 
-    def __init__(self, folder: Store, program: str, like: WorkerFacts) -> None:
-        self._folder, self._program, self._like = folder, program, like
+    def __init__(
+        self, folder: Store, program: str, like: WorkerFacts, places: Mapping[str, Sequence[Whereabouts]]
+    ) -> None:
+        self._folder, self._program, self._like, self._places = folder, program, like, places
 
     def __call__(
         self, unit: Unit, trials: Sequence[TrialState], save: bool
     ) -> tuple[Callable[[UnitRequest, WorkerFacts], UnitResult], tuple[UnitRequest, WorkerFacts]]:
+        places = self._places.get(unit.phase)
         request = UnitRequest(
             store=self._folder,
             program=self._program,
@@ -43,6 +48,7 @@ class TrainingWork:
             carried=tuple(trial.progress.carried for trial in trials),
             history=tuple(_last_epoch(trial) for trial in trials) if unit.phase == "train" else (),
             log_tail="hopyard.backend.output:last_lines",
+            held=places[unit.partition].shares if places else None,
         )
         return run_tagged, (request, self._like)
 

@@ -11,6 +11,7 @@ import pytest
 from tests.hdfs_cluster import HdfsCluster
 from tests.stockroom.remotes.repositories import at, commit, content, samples
 from tests.storage.test_object_rooms import Stop, batches, rows, same, search
+from tests.tune import test_tensorboard
 
 from hopyard import open_run
 from hopyard.backend import LocalBackend
@@ -96,3 +97,16 @@ def test_a_stockroom_is_pushed_to_hdfs_and_cloned_from_there(folder: str, tmp_pa
     _, fetched = clone(HDFSStore(folder), tmp_path / "copy", by="Bob")
     assert fetched.heads == {"dev": last, "main": first}
     assert content(remote, first) == content(local, first)
+
+
+def test_tensorboard_reads_the_logs_that_are_on_hdfs(folder: str, tmp_path: Path) -> None:
+    store = HDFSStore(folder)
+    with pytest.raises(KeyboardInterrupt):
+        search(store, callbacks=[Stop()]).fit(rows())
+    model = search(store).fit(rows())
+    for trial, history in model.get_all_model_history().items():
+        [entry] = store.logs.list(f"{model.run_id}/{trial:05d}")
+        copy = tmp_path / entry.name
+        copy.parent.mkdir(parents=True)
+        copy.write_bytes(store.logs.get(entry.name))
+        assert test_tensorboard.points(copy.parent) == test_tensorboard.expected(history)
