@@ -22,7 +22,7 @@ from hopyard.errors import CorruptError, InvalidNameError, NotFoundError, Unreac
 from hopyard.missing import missing_extra
 from hopyard.storage.base import Buffer, Entry, Store
 from hopyard.storage.forks import check_process
-from hopyard.storage.hdfsblocks import UnknownBlocksError, hosts_of_file
+from hopyard.storage.hdfsblocks import hosts_of_file
 from hopyard.storage.hdfserrors import hdfs_error, is_of_library
 from hopyard.storage.names import TEMPORARY_PREFIX, validate_name
 from hopyard.storage.parts import PathStore
@@ -147,7 +147,7 @@ class HDFSStore(PathStore):
     def hosts(self, name: str) -> Mapping[str, int]:
         try:
             return {} if self._nobody_tells else hosts_of_file(self.url, self._path(name), self._settings())
-        except UnknownBlocksError as error:
+        except UnreachableError as error:
             self._nobody_tells = True  # not asked again for each file
             _log.warning(
                 f"where the blocks of {self.url} are is not known, so partitions live on any machine. {error}. Set "

@@ -14,12 +14,10 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import urlopen
 
+from hopyard.errors import UnreachableError
+
 _PATIENCE = 5.0  # seconds for an answer
 _WEB_PORT = 9870
-
-
-class UnknownBlocksError(Exception):
-    """Nobody tells where blocks are; the text says why."""
 
 
 def hosts_of_file(url: str, path: str, settings: Mapping[str, str]) -> dict[str, int]:
@@ -30,7 +28,7 @@ def hosts_of_file(url: str, path: str, settings: Mapping[str, str]) -> dict[str,
         settings: Hadoop's.
 
     Raises:
-        UnknownBlocksError: neither WebHDFS nor a JVM tells.
+        UnreachableError: neither WebHDFS nor a JVM tells.
     """
     bytes_of = Counter[str]()
     for hosts, length in _blocks(url, path, settings):
@@ -61,9 +59,7 @@ def _by_spark(context: Any, url: str, path: str) -> Iterator[tuple[list[str], in
         for block in files.getFileBlockLocations(status, 0, status.getLen()):
             yield list(block.getHosts()), block.getLength()
     except Exception as error:
-        raise UnknownBlocksError(
-            f"Spark's driver was asked: {str(error).strip().splitlines()[-1]}"
-        ) from error
+        raise UnreachableError(f"Spark's driver was asked: {str(error).strip().splitlines()[-1]}") from error
 
 
 def _by_web(url: str, path: str, settings: Mapping[str, str]) -> Iterator[tuple[list[str], int]]:
@@ -80,7 +76,7 @@ def _by_web(url: str, path: str, settings: Mapping[str, str]) -> Iterator[tuple[
             error.close()
         except (OSError, ValueError, LookupError, TypeError, HTTPException) as error:
             said.append(f"{address}: {getattr(error, 'reason', error)}")
-    raise UnknownBlocksError(f"WebHDFS was asked ({'; '.join(said) or 'no address of it is known'})")
+    raise UnreachableError(f"WebHDFS was asked ({'; '.join(said) or 'no address of it is known'})")
 
 
 def web_addresses(url: str, settings: Mapping[str, str]) -> list[str]:
