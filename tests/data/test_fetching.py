@@ -18,9 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.data import open_dataset
+from hopyard.data.cache.node import NodeCache
 from hopyard.data.files import fetching
 from hopyard.data.files.fetching import Ahead, Fetch, Requests, fetched_groups
 from hopyard.data.files.stored import StoredFile
+from hopyard.data.reading import decoder
 from hopyard.errors import CorruptError, StorageError
 from hopyard.storage import MemoryStore
 from hopyard.storage.testing import CountingStore
@@ -140,6 +142,44 @@ def test_fetches_that_nobody_takes_leave_nothing(monkeypatch):
     groups.close()
     assert fetching._wire.used == 0
     assert descriptors() == before
+
+
+def test_what_is_near_is_begun_when_it_is_taken_and_of_small_items_not_all_are(monkeypatch):
+    begun = []
+    ahead = Ahead(range(9), lambda item, requests: begun.append(item) or [])
+    for number in range(9):
+        with ahead.taken() as taken:
+            assert taken == (number, [])
+            assert begun == list(range(number + 1))
+    monkeypatch.setattr(fetching, "_ITEMS_AHEAD", 3)
+    store = MemoryStore()
+    store.put("a", parquet(table(1000), 50))
+    file = StoredFile.open(store, "a")
+    before = descriptors()
+    groups = fetched_groups(file, range(20), ["c0"])
+    for _ in groups:
+        assert descriptors() - before <= 1 + 3
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_row_groups_that_are_near_are_claimed_one_at_a_time_so_that_other_processes_find_work(
+    tmp_path, monkeypatch, threads
+):
+    monkeypatch.setattr(decoder, "usable_cores", lambda: threads)
+    pq.write_table(table(3000), tmp_path / "a.parquet", row_group_size=50)
+    held, most, claim = [], 0, NodeCache.claim
+
+    def noted(self, key, *, wait):
+        nonlocal most
+        made = claim(self, key, wait=wait)
+        held[:] = [each for each in [*held, made] if each is not None and not each.file.closed]
+        most = max(most, len(held))
+        return made
+
+    monkeypatch.setattr(NodeCache, "claim", noted)
+    dataset = open_dataset(tmp_path / "a.parquet", cache=tmp_path / "cache")
+    assert sum(len(batch["c0"]) for batch in dataset.loader(batch_size=64, shuffle=True)) == 3000
+    assert 1 <= most <= threads
 
 
 class Broken(Noting):

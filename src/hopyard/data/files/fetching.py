@@ -25,6 +25,7 @@ _REQUEST = 8 << 20  # bytes at most: over 30 ms and 100 MB/s, larger ones gain n
 _GAP = (
     64 << 10
 )  # bytes between chunks that are fetched with them: less than what passes in the time of a request
+_ITEMS_AHEAD = 64  # of a reader: each may be a file in memory and a claim, of 1,024 descriptors in a process
 _AT_ONCE = 16  # requests: 8 of 8 MiB fill a wire of 1 GB/s, smaller ones need more of them
 _DICTIONARY = 100  # bytes that old writers did not count to a chunk (PARQUET-816)
 
@@ -44,12 +45,12 @@ class Fetch:
         self._requests = requests
         self.file: StoredFile = file
         self._chunks = [(group, leaf) for leaf in file.leaves_of(columns) for group in groups]
-        self._descriptor = memory_file()
         self._coming: list[Future[None]] = []
-        self.nbytes: int = 0
         self.closed: bool = False
-        for start, end in _stretches(file, self._chunks):
-            self.nbytes += end - start
+        stretches = _stretches(file, self._chunks)
+        self.nbytes: int = sum(end - start for start, end in stretches)
+        self._descriptor = memory_file()
+        for start, end in stretches:
             requests.add(self, start, end)
 
     def expect(self, coming: Future[None]) -> None:
@@ -182,7 +183,7 @@ class Ahead(Generic[T]):
     def taken(self) -> Iterator[tuple[T, Sequence[Fetch]] | None]:
         """The next item with its fetches, which count as long as the context lasts; None: there is none."""
         with self._lock:
-            while not self._is_over and (not self._waiting or _wire.used < AHEAD_BYTES):
+            while not self._is_over and (not self._waiting or self._looks_ahead()):
                 self._add()
             taken = self._waiting.popleft() if self._waiting else None
         try:
@@ -191,6 +192,10 @@ class Ahead(Generic[T]):
             for fetch in () if taken is None else taken[1]:
                 fetch.close()
             _wire.count(0 if taken is None else -taken[2])
+
+    def _looks_ahead(self) -> bool:
+        """Whether the next item is to be begun before it is taken. Items that fetch nothing are left to others."""
+        return bool(self._waiting[-1][1]) and len(self._waiting) < _ITEMS_AHEAD and _wire.used < AHEAD_BYTES
 
     def _add(self) -> None:
         try:
