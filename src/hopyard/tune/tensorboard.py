@@ -39,7 +39,8 @@ class TensorBoard:
     """An observer that writes ``<logs>/<run_id>/<trial>/events.out.tfevents...``."""
 
     def __init__(self, logs: Path | Store, started: float) -> None:
-        """
+        """Write to ``logs``.
+
         Args:
             logs: a directory, or a store whose files cannot be appended to: they are written whole, each time.
             started: wall-clock seconds at which the run's clock was 0.

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
-import pytest
 from tests.services.hdfs.conftest import folder as folder
 from tests.services.hdfs.conftest import hdfs as hdfs
+from tests.services.hdfs.searching import check_goes_on
 from tests.storage import test_object_rooms
-from tests.storage.test_object_rooms import Stop, rows, search
+from tests.storage.test_object_rooms import rows
 
-from hopyard.backend import InlineBackend, RayBackend
-from hopyard.hopper.journal import read_records
-from hopyard.storage import HDFSStore, LocalStore, open_store
+from hopyard.backend import RayBackend
 
 # Workers cannot import these files.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -25,17 +23,6 @@ cloudpickle.register_pickle_by_value(test_object_rooms)
 def test_a_search_on_hdfs_goes_on_after_its_driver_to_the_bits_of_a_directory(
     folder: str, cluster: Any, tmp_path: Path
 ) -> None:
-    frame = rows()
-    with pytest.raises(KeyboardInterrupt):
-        search(HDFSStore(folder), backend=RayBackend(num_workers=2), callbacks=[Stop()]).fit(frame)
-    resumed = search(HDFSStore(folder), backend=RayBackend(num_workers=2)).fit(frame)
-    undisturbed = search(LocalStore(tmp_path), backend=InlineBackend()).fit(frame)
-    sessions = [
-        each for each in read_records(open_store(folder).runs.at(resumed.run_id)) if each["r"] == "session"
-    ]
-    assert len(sessions) == 2
-    assert resumed.get_all_model_history() == undisturbed.get_all_model_history()
-    for left, right in zip(resumed.torch().parameters(), undisturbed.torch().parameters(), strict=True):
-        assert left.equal(right)
-    traffic = resumed.run.traffic()  # WebHDFS tells where blocks are
-    assert traffic.beside is not None
+    check_goes_on(
+        folder, lambda: RayBackend(num_workers=2), rows(), tmp_path
+    )  # WebHDFS tells where blocks are

@@ -28,9 +28,8 @@ def checked_root(root: str | os.PathLike[str] | Store | None) -> Root:
     """
     if root is None:
         return None
-    if isinstance(
-        root, Store
-    ):  # of this machine as a folder: others named the files in it, maybe as no store would
+    if isinstance(root, Store):
+        # One of this machine as its folder: others named the files in it, maybe as no store would.
         there = root.path("file")
         return root if there is None else str(there.parent)
     if not isinstance(root, (str, os.PathLike)) or not isinstance(os.fspath(root), str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,11 +64,8 @@ class DecodedColumn:
             threads, waits = buffers.begun
             waits.append(begin_decoding(rows, self._decoder, column, at, out, threads))
             return out
-        threads = DecodingThreads()
-        try:
+        with closing(DecodingThreads()) as threads:
             begin_decoding(rows, self._decoder, column, at, out, threads, helps=True)()
-        finally:
-            threads.close()
         return out
 
     def look(self, places: Rows, groups: Rows) -> None:

@@ -12,6 +12,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -208,7 +209,8 @@ def decode_rows(
         expected = _Expected(array.dtype, array.shape, f"row {first} {_form(array.dtype, array.shape)}")
         decoded = np.zeros((len(rows), *array.shape), array.dtype)
         decoded[first] = array
-    _decode_into(decoded, todo.tolist(), encoded, decoder, expected, at)
+    with closing(DecodingThreads()) as threads:
+        _begin(decoded, todo.tolist(), encoded, decoder, expected, at, threads, helps=True)()
     return decoded
 
 
@@ -257,22 +259,6 @@ class DecodingThreads:
         """Wait for the work under way, and forget the rest."""
         while self._pools:
             self._pools.popitem()[1].shutdown(cancel_futures=True)
-
-
-def _decode_into(
-    out: npt.NDArray[Any],
-    todo: Sequence[int],
-    encoded: Callable[[int], bytes | str],
-    decoder: Decoder,
-    expected: _Expected,
-    at: Callable[[int], str],
-) -> None:
-    """Decode the rows of these numbers, in threads that end with it."""
-    threads = DecodingThreads()
-    try:
-        _begin(out, todo, encoded, decoder, expected, at, threads, helps=True)()
-    finally:
-        threads.close()
 
 
 def _begin(
