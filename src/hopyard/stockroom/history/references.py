@@ -394,9 +394,8 @@ def _copy(store: Store, prefix: str, number: int, data: bytes) -> None:
             files.make_directory(path.parent)
             fd = files.open_file(path, flags)
         try:
-            files.write_pieces(
-                fd, [b"\n" + _line(number, data)]
-            )  # a line of its own, also behind one that was cut off
+            # A line of its own, also behind one that was cut off.
+            files.write_pieces(fd, [b"\n" + _line(number, data)])
         finally:
             os.close(fd)
 
