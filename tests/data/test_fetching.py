@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import itertools
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.descriptors import open_files
 
 from hopyard.data import open_dataset
 from hopyard.data.cache.node import NodeCache
@@ -53,11 +52,9 @@ def table(rows, columns=3):
     return pa.table({f"c{number}": np.arange(rows) * 10 + number for number in range(columns)})
 
 
-def descriptors():
-    """Files in memory that are open."""
-    gc.collect()
-    found = (str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
-    return sum(target.startswith("/memfd:hopyard") for target in found)
+def in_memory():
+    """How many files in memory are open."""
+    return len(open_files("/memfd:hopyard"))
 
 
 @pytest.fixture
@@ -109,7 +106,7 @@ def test_bytes_on_their_way_are_bounded_and_are_given_back(monkeypatch):
     store = MemoryStore()
     store.put("a", parquet(table(1000), 50))  # row groups of 1,200 bytes and some
     file = StoredFile.open(store, "a")
-    before, most = descriptors(), 0
+    before, most = in_memory(), 0
     ahead = Ahead(range(20), lambda group, requests: [Fetch(requests, file, [group], ["c0", "c1", "c2"])])
 
     def work():
@@ -129,19 +126,19 @@ def test_bytes_on_their_way_are_bounded_and_are_given_back(monkeypatch):
     assert sorted(groups) == list(range(20))
     assert most < 5000 + 2 * 1500
     assert fetching._wire.used == 0
-    assert descriptors() == before
+    assert in_memory() == before
 
 
 def test_fetches_that_nobody_takes_leave_nothing(monkeypatch):
     store = MemoryStore()
     store.put("a", parquet(table(1000), 50))
     file = StoredFile.open(store, "a")
-    before = descriptors()
+    before = in_memory()
     groups = fetched_groups(file, range(20), ["c0"])
     next(groups)
     groups.close()
     assert fetching._wire.used == 0
-    assert descriptors() == before
+    assert in_memory() == before
 
 
 def test_what_is_near_is_begun_when_it_is_taken_and_of_small_items_not_all_are(monkeypatch):
@@ -155,10 +152,10 @@ def test_what_is_near_is_begun_when_it_is_taken_and_of_small_items_not_all_are(m
     store = MemoryStore()
     store.put("a", parquet(table(1000), 50))
     file = StoredFile.open(store, "a")
-    before = descriptors()
+    before = in_memory()
     groups = fetched_groups(file, range(20), ["c0"])
     for _ in groups:
-        assert descriptors() - before <= 1 + 3
+        assert in_memory() - before <= 1 + 3
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -195,13 +192,13 @@ class Broken(Noting):
 def test_a_request_that_fails_ends_the_epoch_with_its_error_and_leaves_nothing(small):
     store = Broken()
     store.put("a.parquet", parquet(table(2000), 50))
-    before = descriptors()
+    before = in_memory()
     dataset = open_dataset(store, cache=False)
     with pytest.raises(StorageError, match="the wire was cut"):
         dataset[:]
     del dataset  # held the row groups that had come
     assert fetching._wire.used == 0
-    assert descriptors() == before
+    assert in_memory() == before
 
 
 def test_an_object_that_is_replaced_meanwhile_is_named():

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import sys
 from collections import OrderedDict, namedtuple
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.descriptors import open_files
 from tests.stockroom.standin import Staged
 
 from hopyard.errors import CorruptError, DataError, MissingExtraError, NotFoundError, UsageError
@@ -381,22 +380,12 @@ def test_a_damaged_record_is_named(staged: Staged, shelf: ModelShelf, value: Any
         shelf["m"]
 
 
-def open_files(folder: Path) -> list[str]:
-    """The open files of this process that lie in ``folder``."""
-    names = []
-    for link in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # a thread that an earlier test left has closed another file
-            names.append(str(link.readlink()))
-    return [name for name in names if name.startswith(f"{folder}/")]
-
-
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_reading_maps_what_it_gives_and_holds_no_file_afterwards(tmp_path: Path) -> None:
     staged = Staged(LocalStore(tmp_path))
     ModelShelf(staged)["m"] = {"a": torch.zeros(1 << 20)}
     reader = ModelShelf(staged.committed())
-    before = open_files(tmp_path)
+    before = open_files(f"{tmp_path}/")
     loaded = reader["m"]
     del loaded
-    gc.collect()
-    assert len(open_files(tmp_path)) <= len(before) + 1  # the index
+    assert len(open_files(f"{tmp_path}/")) <= len(before) + 1  # the index
