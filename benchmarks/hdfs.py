@@ -2,8 +2,9 @@
 
     HOPYARD_HADOOP=hadoop-client-minicluster-X.jar python benchmarks/hdfs.py [--megabytes 256] [--repeats 5]
 
-One name node and two data nodes of Hadoop on this machine. Prints one JSON line: MB/s of ``HDFSStore.get`` of a whole
-file, beside hdfs-native's own stream over the same file, in turns. CONTRIBUTING.md says how to get Hadoop.
+One name node and two data nodes of Hadoop on this machine. Prints a JSON line each for ``hdfs://`` and ``webhdfs://``:
+MB/s of ``HDFSStore.get`` of a whole file, beside hdfs-native's own stream over the same file, in turns. CONTRIBUTING.md
+says how to get Hadoop.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -47,21 +49,33 @@ def main() -> None:
             cluster.start()
             import hdfs_native
 
-            store = HDFSStore(f"{cluster.url}/bench")
-            store.put("file", np.random.default_rng(0).bytes(size))
+            stores = {
+                "read a file from HDFS": HDFSStore(f"{cluster.url}/bench"),
+                "read a file from HDFS over HTTP": HDFSStore(f"webhdfs://{cluster.web}/bench"),
+            }
+            next(iter(stores.values())).put("file", np.random.default_rng(0).bytes(size))
             reader = hdfs_native.Client(cluster.url)
 
             def streamed() -> int:
                 return sum(len(piece) for piece in reader.read("/bench/file").read_range_stream(0, size))
 
-            ours, theirs = [], []
-            for _ in range(arguments.repeats):
-                ours.append(seconds(lambda: len(store.get("file")), size))
-                theirs.append(seconds(streamed, size))
+            for name, store in stores.items():
+                ours, theirs = [], []
+                for _ in range(arguments.repeats):
+                    ours.append(seconds(partial(read, store), size))
+                    theirs.append(seconds(streamed, size))
+                report(name, size, ours, theirs)
         finally:
             cluster.stop()
+
+
+def read(store: HDFSStore) -> int:
+    return len(store.get("file"))
+
+
+def report(name: str, size: int, ours: list[float], theirs: list[float]) -> None:
     value, peer = (round(size / 1e6 / statistics.median(times)) for times in (ours, theirs))
-    line = {"name": "read a file from HDFS", "value": value, "unit": "MB/s", "peer": peer}
+    line = {"name": name, "value": value, "unit": "MB/s", "peer": peer}
     ratio = statistics.median(their / our for our, their in zip(ours, theirs, strict=True))
     print(json.dumps(line | {"ratio": round(ratio, 3)}), flush=True)
 

@@ -41,12 +41,6 @@ def test_what_is_no_place_is_refused(url: object) -> None:
         open_store(url)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("url", ["webhdfs://host/x"])
-def test_stores_of_later_versions_say_so(url: str) -> None:
-    with pytest.raises(UsageError, match=f"{url.split(':')[0]}://.* does not open.*later version of hopyard"):
-        open_store(url)
-
-
 def test_an_unknown_scheme_names_those_there_are() -> None:
     with pytest.raises(
         UsageError, match=r"scheme 'memry', but .*file://, memory://, s3://.*; did you mean 'memory'"

@@ -1,4 +1,5 @@
-"""Objects as files on HDFS, by the library ``hdfs-native``, which needs neither Java nor Hadoop on this machine.
+"""Objects as files on HDFS, by the library ``hdfs-native``, which needs neither Java nor Hadoop on this machine, or
+over HTTP.
 
 A write goes to a temporary file, which is closed, so that its data nodes have it, and renamed: to all, and after any
 crash of a client or a node, there is the whole object or none. ``put_new`` renames without overwriting, which the name
@@ -16,19 +17,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
-from hopyard.errors import CorruptError, InvalidNameError, NotFoundError, UnreachableError, UsageError
+from hopyard.errors import (
+    CorruptError,
+    InvalidNameError,
+    NotFoundError,
+    StorageError,
+    UnreachableError,
+    UsageError,
+)
 from hopyard.missing import missing_extra
 from hopyard.storage.base import Buffer, Entry, Store
 from hopyard.storage.forks import check_process
-from hopyard.storage.hdfsblocks import hosts_of_file
-from hopyard.storage.hdfserrors import hdfs_error, is_of_library
+from hopyard.storage.hdfsblocks import bytes_by_host, hosts_of_file
+from hopyard.storage.hdfserrors import WEB_SCHEMES, hdfs_error, is_of_library
 from hopyard.storage.names import TEMPORARY_PREFIX, validate_name
 from hopyard.storage.parts import PathStore
 from hopyard.storage.temporary import is_writer_gone, writer_name
 
-HDFS_SCHEMES = ("hdfs", "viewfs")
+HDFS_SCHEMES = ("hdfs", "viewfs", *WEB_SCHEMES)
 """What the URL of an ``HDFSStore`` may begin with."""
 
 _log = logging.getLogger("hopyard")
@@ -41,6 +49,7 @@ _OLD_SECONDS = 24 * 3600.0
 _PATIENCE = 60.0  # seconds for which what does not answer is asked again
 _LONGEST_PAUSE = 5.0
 _PIECE = 8 << 20  # bytes of a local file that are read at once
+_FIRST_SILENCE = 4.0  # seconds in which a web server must answer the first call
 
 # A name node that is not there is said in seconds by the first call, if the user's Hadoop does not set these.
 # Afterwards the library's own patience holds (minutes), as long as a failover may take.
@@ -59,13 +68,16 @@ class HDFSStore(PathStore):
     configuration, in ``HADOOP_CONF_DIR`` or ``HADOOP_HOME/etc/hadoop``; the user from ``HADOOP_USER_NAME``, or from the
     Kerberos ticket. Directories are made at the first write into them.
 
+    ``webhdfs://host:port/path``, or ``swebhdfs://`` for HTTPS, is reached over HTTP, where the ports of HDFS itself are
+    closed. Of the settings only ``dfs.replication`` holds there.
+
     Args:
         prefix_path, train_path, val_path, runs_path, logs_path: as of ``LocalStore``.
         config: settings that hold instead of those of Hadoop's files. They are pickled with the store: give no secrets.
 
     Raises:
         UsageError: a path is no such URL.
-        MissingExtraError: ``hdfs-native`` is not installed.
+        MissingExtraError: ``hdfs-native`` is not installed, and a path is not over HTTP.
     """
 
     _example = "hdfs://namenode:8020/user/me/experiments"
@@ -86,7 +98,9 @@ class HDFSStore(PathStore):
             {part: _checked_url(path) for part, path in parts.items() if path is not None},
         )
         self._config = dict(config or {})
-        _library()
+        for path in (self._root, *self._moved.values()):
+            if path is not None:
+                _library(path)
         self._connected: Any = None
         self._made: set[str] = set()  # directories that are there
         self._swept = False
@@ -146,7 +160,7 @@ class HDFSStore(PathStore):
 
     def hosts(self, name: str) -> Mapping[str, int]:
         try:
-            return {} if self._nobody_tells else hosts_of_file(self.url, self._path(name), self._settings())
+            return {} if self._nobody_tells else self._hosts(name, self._path(name))
         except UnreachableError as error:
             self._nobody_tells = True  # not asked again for each file
             _log.warning(
@@ -154,6 +168,14 @@ class HDFSStore(PathStore):
                 "dfs.namenode.http-address in the configuration in HADOOP_CONF_DIR, or use a Spark session."
             )
             return {}
+
+    def _hosts(self, name: str, path: str) -> Mapping[str, int]:
+        if _is_over_http(self.url):
+            try:
+                return bytes_by_host(self._called(name, self._client(name).blocks, path))
+            except StorageError as error:
+                raise UnreachableError(f"WebHDFS was asked: {str(error).rstrip('.')}") from None
+        return hosts_of_file(self.url, path, self._settings())
 
     def _settings(self) -> dict[str, str]:
         return {**_hadoop_settings(), **self._config}
@@ -165,8 +187,9 @@ class HDFSStore(PathStore):
 
     def _look(self, name: str, path: str) -> Any:
         """What the name node knows of a file or directory; None: there is none."""
+        client = self._client(name)
         try:
-            return self._called(name, self._client(name).get_file_info, path)
+            return self._patiently(lambda: self._called(name, client.get_file_info, path))
         except NotFoundError:
             return None
 
@@ -185,8 +208,11 @@ class HDFSStore(PathStore):
     def _listed(self, prefix: str, recursive: bool) -> Sequence[Any]:
         """What is below a prefix; nothing where that is an object."""
         path = self._path(prefix) if prefix else self._root_path() or "/"
+        client = self._client(prefix)
         try:
-            found = self._called(prefix, lambda: list(self._client().list_status(path, recursive)))
+            found = self._patiently(
+                lambda: self._called(prefix, lambda: list(client.list_status(path, recursive)))
+            )
         except NotFoundError:
             return []
         return [status for status in found if status.path != path]
@@ -225,7 +251,7 @@ class HDFSStore(PathStore):
         """The path of a new file with the pieces."""
         temporary = f"{self._root_path()}/{_TEMPORARY}/{writer_name()}"
         replication = self._settings().get("dfs.replication")  # the library takes the name node's (0.14.7)
-        options = _library().WriteOptions(
+        options = _library(self.url).WriteOptions(
             replication=None if replication is None else int(replication), overwrite=False, create_parent=True
         )
         writer = self._called(name, self._client(name).create, temporary, options, writing=True)
@@ -312,7 +338,8 @@ class HDFSStore(PathStore):
     def delete(self, name: str) -> None:
         path = self._path(name)
         if self._status(name) is not None:  # a directory is no object
-            self._called(name, self._client(name).delete, path, writing=True)
+            delete = self._client(name).delete
+            self._patiently(lambda: self._called(name, delete, path, writing=True))
 
     def _sweep_once(self) -> None:
         """Remove unfinished writes of processes that are gone."""
@@ -321,7 +348,11 @@ class HDFSStore(PathStore):
         self._swept = True
         with contextlib.suppress(NotFoundError):
             folder = f"{self._root_path()}/{_TEMPORARY}"
-            for status in self._called("", lambda: list(self._client().list_status(folder, False))):
+            client = self._client()
+            listed = self._patiently(
+                lambda: self._called("", lambda: list(client.list_status(folder, False)))
+            )
+            for status in listed:
                 writer = status.path.rpartition("/")[2]
                 if is_writer_gone(writer) or time.time() - status.modification_time / 1000 > _OLD_SECONDS:
                     with contextlib.suppress(Exception):
@@ -406,8 +437,14 @@ def _is_temporary(name: str) -> bool:
     return any(segment.startswith(TEMPORARY_PREFIX) for segment in name.split("/"))
 
 
-def _library() -> Any:
-    """The library, which no import of Hopyard loads."""
+def _is_over_http(url: str) -> bool:
+    return urlsplit(url).scheme in WEB_SCHEMES
+
+
+def _library(url: str) -> Any:
+    """The module with the client for a URL, which no import of Hopyard loads."""
+    if _is_over_http(url):
+        return import_module("hopyard.storage.webhdfs")
     try:
         return import_module("hdfs_native")
     except ImportError:
@@ -424,8 +461,9 @@ def _checked_url(path: _PathLike) -> str:
     parts = urlsplit(text)
     if (parts.scheme and parts.scheme not in HDFS_SCHEMES) or not (parts.scheme or text.startswith("/")):
         raise UsageError(
-            f"{path!r} is no path on HDFS. Give hdfs://host:port/path, hdfs://nameservice/path, or an absolute path, "
-            "which is on the default file system of Hadoop's configuration."
+            f"{path!r} is no path on HDFS. Give hdfs://host:port/path, hdfs://nameservice/path, "
+            "webhdfs://host:port/path, or an absolute path, which is on the default file system of Hadoop's "
+            "configuration."
         )
     if "@" in parts.netloc:
         raise UsageError(
@@ -437,9 +475,21 @@ def _checked_url(path: _PathLike) -> str:
             f"the URL of a store on {parts.scheme}://{parts.netloc} goes on with '?' or '#', but it is a file system "
             "and a path only. Give settings as config={...}."
         )
+    if parts.scheme in WEB_SCHEMES and not _has_address(parts):
+        raise UsageError(
+            f"{path!r} names no server. Give host and port of the name node's web server or of a gateway: "
+            f"{parts.scheme}://host:port/path."
+        )
     if ":" in parts.path:
         raise UsageError(f"the path {parts.path!r} holds ':', which HDFS does not take. Use another path.")
     return f"{parts.scheme or 'hdfs'}://{parts.netloc}/{parts.path.strip('/')}".rstrip("/") or "hdfs:///"
+
+
+def _has_address(parts: SplitResult) -> bool:
+    try:
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _connect(url: str, name: str, config: Mapping[str, str]) -> Any:
@@ -450,11 +500,15 @@ def _connect(url: str, name: str, config: Mapping[str, str]) -> Any:
     """
     parts = urlsplit(url)
     address = f"{parts.scheme}://{parts.netloc}"
+    client = _library(url).Client
     given = {*config, *_hadoop_settings()}
     quick = {key: value for key, value in _FIRST_CALL.items() if key not in given}
     try:
-        _library().Client(address, {**quick, **config}).get_file_info("/")
-        return _library().Client(address, dict(config))
+        if _is_over_http(url):
+            client(address, _FIRST_SILENCE).get_file_info("/")
+            return client(address)
+        client(address, {**quick, **config}).get_file_info("/")
+        return client(address, dict(config))
     except BaseException as error:
         if not is_of_library(error):
             raise

@@ -30,8 +30,13 @@ def hosts_of_file(url: str, path: str, settings: Mapping[str, str]) -> dict[str,
     Raises:
         UnreachableError: neither WebHDFS nor a JVM tells.
     """
+    return bytes_by_host(_blocks(url, path, settings))
+
+
+def bytes_by_host(blocks: Iterable[tuple[list[str], int]]) -> dict[str, int]:
+    """The bytes of a file by the host that has them, of the hosts and the length of each block."""
     bytes_of = Counter[str]()
-    for hosts, length in _blocks(url, path, settings):
+    for hosts, length in blocks:
         bytes_of.update(dict.fromkeys(hosts, length))
     return dict(bytes_of)
 

@@ -6,7 +6,6 @@ import os
 import re
 from urllib.parse import urlsplit
 
-from hopyard import __version__
 from hopyard.errors import UsageError
 from hopyard.storage.base import Store
 from hopyard.storage.hdfs import HDFS_SCHEMES, HDFSStore
@@ -19,7 +18,6 @@ STORE_SCHEMES = ("memory", *SCHEMES, *HDFS_SCHEMES)
 """What URLs of stores begin with, besides ``file``."""
 
 _SCHEMES = ("file", *STORE_SCHEMES)
-_ELSEWHERE = {"webhdfs"}
 
 
 def open_store(url: str | os.PathLike[str] | Store) -> Store:
@@ -27,7 +25,7 @@ def open_store(url: str | os.PathLike[str] | Store) -> Store:
 
     Raises:
         MissingExtraError: the extra for stores of that kind is not installed.
-        UsageError: it is none of these; the URL's scheme is unknown, or is one that this version does not open.
+        UsageError: it is none of these; the URL's scheme is unknown.
     """
     if isinstance(url, Store):
         return url
@@ -55,12 +53,6 @@ def _memory(name: str, prefix: str) -> Store:
 
 
 def _unknown_scheme(url: str, scheme: str) -> UsageError:
-    if scheme in _ELSEWHERE:
-        return UsageError(
-            f"the store {url!r} is on {scheme}://, which Hopyard {__version__} does not open: stores of that "
-            "kind come with a later version. Use a directory (for instance a mount of it), or install a "
-            "later version of hopyard."
-        )
     return UsageError(
         f"the store {url!r} has the scheme {scheme!r}, but a store is a path or begins with one of "
         f"{', '.join(s + '://' for s in _SCHEMES)}{nearest(scheme, _SCHEMES, '.')} Give one of these."
