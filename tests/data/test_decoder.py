@@ -1,4 +1,5 @@
 import gc
+import tempfile
 import threading
 from pathlib import Path
 
@@ -12,8 +13,7 @@ from hypothesis import strategies as st
 from hopyard.data import NodeCache, open_dataset
 from hopyard.data.cache.durability import durability
 from hopyard.data.cache.listing import list_cache
-from hopyard.data.reading.flat import Piece
-from hopyard.data.reading.pieces import joined
+from hopyard.data.reading.pieces import pieces_of
 from hopyard.errors import CorruptError, DataError
 
 WANTED = {"text": "text"}
@@ -297,37 +297,57 @@ def test_damage_in_a_wide_frame_is_named_whichever_core_finds_it(tmp_path, monke
         list(open_dataset(path, cache=NodeCache(tmp_path / "cache")).loader(100))
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 5), st.sampled_from(["packed", "packed", "plain", "again"])), max_size=20
-    ),
-    st.integers(1, 200),
+def numbered(kind, first, rows):
+    """Rows that tell their numbers: some with nulls, some in types that are the same column."""
+    numbers = np.arange(first, first + rows)
+    texts = pa.array([f"row {number}" for number in numbers])
+    return pa.table(
+        {
+            "number": numbers,
+            "half": pa.array(numbers / 2, pa.float32(), mask=(numbers % 3 == 0) & (kind == "nulls")),
+            "third": pa.array(numbers / 3, pa.float32()),
+            "text": texts.cast(pa.large_string()) if kind == "large" else texts,
+            "pair": pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(numbers, 2)), 2),
+        }
+    )
+
+
+KINDS = st.sampled_from(["plain", "plain", "plain", "nulls", "large", "row groups"])
+COLUMNS = st.sampled_from(
+    [["number"], ["half", "third"], ["number", "half", "third"], ["number", "text"], ["pair", "third"]]
 )
-def test_small_pieces_that_follow_each_other_are_written_as_one(given_pieces, least):
-    pieces, first = [], 0
-    for number, (rows, kind) in enumerate(given_pieces):
-        values = np.full((rows, 2), number, np.float32)
-        first = 0 if kind == "again" else first
-        pieces.append(
-            Piece(first, {"a": values[:, 0]})
-            if kind == "plain"
-            else Piece(first, {}, {"a": values, "b": values})
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), KINDS), min_size=1, max_size=12),
+    COLUMNS,
+    st.integers(4, 60),
+    st.data(),
+)
+def test_small_row_groups_that_are_decoded_together_keep_their_rows(files, columns, at_once, data):
+    least = data.draw(st.integers(0, sum(rows for rows, _ in files) - 1))
+    pieces = []
+
+    def counted(groups, recipe, packs, _, threads=1):
+        for piece in pieces_of(groups, recipe, packs, at_once, threads):
+            pieces.append(piece)
+            yield piece
+
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        tables, first = [], 0
+        for number, (rows, kind) in enumerate(files):
+            tables.append(numbered(kind, first, rows))
+            group = max(rows // 3, 1) if kind == "row groups" else rows
+            pq.write_table(tables[-1], Path(folder) / f"{number:02}.parquet", row_group_size=group)
+            first += rows
+        patch.setattr("hopyard.data.reading.decoder.pieces_of", counted)
+        dataset = open_dataset(
+            folder, columns=columns, nulls="fill", filters=[("number", ">=", least)], cache=False
         )
-        first += rows
-
-    def written(pieces):
-        rows = np.full((200, 2), -1, np.float32)
-        for first, columns, packed in pieces:
-            for values in [*columns.values(), *packed.values()]:
-                rows[first : first + len(values)] = values if values.ndim == 2 else values[:, None]
-        return rows
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hopyard.data.reading.pieces._JOINED", least)
-        fewer = list(joined(iter(pieces)))
-    assert np.array_equal(written(fewer), written(pieces))
-    packed = [bool(piece.packed) for piece in pieces]
-    assert len(fewer) <= len(pieces)
-    if all(packed) and not any(kind == "again" for _, kind in given_pieces):
-        size = sum(2 * piece.packed["a"].nbytes for piece in pieces)
-        assert len(fewer) <= size // least + 1
+        batches = list(dataset.loader(5))
+    for name in columns:
+        expected = [value for table in tables for value in table[name].to_pylist()][least:]
+        found = [value for batch in batches for value in batch[name].tolist()]
+        assert found == [np.float32(value or 0) if name in ("half", "third") else value for value in expected]
+    if columns == ["number"]:
+        assert len(pieces) <= 2 * (first - least) // (at_once // 4) + 1

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from hopyard.data.cache.node import CacheHit, Claim, NodeCache
 from hopyard.data.files.fetching import Ahead, Fetch, Requests, fetched_ahead, memory_file
@@ -26,13 +26,15 @@ from hopyard.data.files.parallel import on_all_cores
 from hopyard.data.files.stored import StoredFile
 from hopyard.data.order import HELD_BYTES, WINDOW_BYTES
 from hopyard.data.reading.flat import Block, Packs, Piece, write_flat
-from hopyard.data.reading.pieces import Group, joined, one_ahead, pieces_of
+from hopyard.data.reading.pieces import Group, one_ahead, pieces_of
 from hopyard.data.recipe.arrow_columns import present
 from hopyard.data.recipe.decoding import usable_cores
 from hopyard.data.recipe.recipe import Recipe
 from hopyard.data.schema import Column, Schema
 from hopyard.errors import CorruptError, DataError, NotFoundError, NotWritableError
 from hopyard.objects.digests import digest_json
+
+T = TypeVar("T")
 
 _log = logging.getLogger("hopyard")
 
@@ -462,29 +464,13 @@ class RowGroupDecoder:
         cores: int,
     ) -> Iterator[Piece]:
         """The rows of the row groups with these numbers, some at a time."""
-        pieces = self._decoded(packs, numbers, groups, stopped, cores)
-        is_worth = cores > 1 and self._size(packs, numbers) >= _WORTH_A_THREAD * len(numbers)
-        return one_ahead(pieces) if is_worth else joined(pieces)
-
-    def _decoded(
-        self,
-        packs: Packs,
-        numbers: Sequence[int],
-        groups: Iterable[Group],
-        stopped: threading.Event | None,
-        cores: int,
-    ) -> Iterator[Piece]:
-        width = max(self._size(packs, numbers), 1)
-        rows = max(sum(self._groups[number].rows for number in numbers), 1)
-        size = max(_PIECE_BYTES, _COLUMN_BYTES * sum(map(len, packs)))
-        at_once = min(max(size * rows // width, _FEWEST_ROWS), _MOST_ROWS)
-        before = 0
-        for group in groups:
-            _check(stopped)
-            for piece in pieces_of(group, self._recipe, packs, at_once, cores):
-                yield piece._replace(first=before + piece.first)
-                _check(stopped)
-            before += group.rows
+        size = self._size(packs, numbers)
+        rows = sum(self._groups[number].rows for number in numbers)
+        piece = max(_PIECE_BYTES, _COLUMN_BYTES * sum(map(len, packs)))
+        at_once = min(max(piece * max(rows, 1) // max(size, 1), _FEWEST_ROWS), _MOST_ROWS)
+        pieces = _checked(pieces_of(_checked(groups, stopped), self._recipe, packs, at_once, cores), stopped)
+        is_worth = cores > 1 and size >= _WORTH_A_THREAD * len(numbers)
+        return one_ahead(pieces) if is_worth else pieces
 
     def _renew_lock(self) -> None:
         self._lock = threading.Lock()
@@ -509,6 +495,13 @@ class _StoppedError(Exception):
 def _check(stopped: threading.Event | None) -> None:
     if stopped is not None and stopped.is_set():
         raise _StoppedError
+
+
+def _checked(items: Iterable[T], stopped: threading.Event | None) -> Iterator[T]:
+    """The items, until nobody wants them any more."""
+    for item in items:
+        _check(stopped)
+        yield item
 
 
 def _flat_of(found: CacheHit, run: RowGroupRun) -> Flat:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from hopyard.data.recipe.arrow_columns import present, undecodable
 from hopyard.data.recipe.recipe import Recipe
 
 _COLUMNS_OF_A_THREAD = 64  # at least
-_JOINED = 1 << 20  # bytes
+_AT_ONCE_TOGETHER = 4  # of small row groups, a quarter of the rows: they are still in the processor's cache
 
 Selected = npt.NDArray[np.bool_]
 
@@ -49,38 +50,70 @@ class Group:
     selection: str = ""
 
 
-def pieces_of(group: Group, recipe: Recipe, packs: Packs, at_once: int, threads: int = 1) -> Iterator[Piece]:
-    """The rows of a row group that belong to the dataset, as the columns of these packs; rows may come again.
+def pieces_of(
+    groups: Iterable[Group], recipe: Recipe, packs: Packs, at_once: int, threads: int = 1
+) -> Iterator[Piece]:
+    """The rows of row groups that belong to the dataset, one group after another, as the columns of these packs; rows
+    may come again.
 
     Args:
-        at_once: rows that Arrow decodes before they are taken.
+        at_once: rows that Arrow decodes before they are taken; of small row groups, so many are taken together.
         threads: among which many columns are dealt.
 
     Raises:
-        CorruptError: the row group cannot be decoded, or its file changed; names file, row group and column.
+        CorruptError: a row group cannot be decoded, or its file changed; names file, row group and column.
         DataError: its rows are not what the schema says.
     """
-    group.file.check_columns(group.within, recipe.needs(name for pack in packs for name in pack))
-    selected = None if group.selected is None else group.selected()
-    left: list[tuple[str, ...]] = []
-    for pack in packs:
-        chunk = _paged(group, recipe, pack[0]) if len(pack) == 1 else None
-        try:
-            if chunk is None:
-                left.append(pack)
-            else:
-                yield from _from_pages(group, pack[0], chunk, selected)
-        except (ValueError, OSError, pa.ArrowException):
-            left.append(pack)  # from the start
-    if left:
-        yield from _by_arrow(group, recipe, tuple(left), at_once, selected, threads)
-    group.file.check_unchanged()
+    together = at_once // _AT_ONCE_TOGETHER
+    waiting: list[_Decoded] = []  # of the same packs, their rows one after another
+    for each in _decoded(groups, recipe, packs, at_once, threads):
+        if isinstance(each, Piece):
+            yield each
+            continue
+        if waiting and (each.packs != waiting[0].packs or each.end - waiting[0].first > together):
+            yield from _taken(waiting, recipe, threads)
+            waiting.clear()
+        waiting.append(each)
+        if each.end - waiting[0].first >= together:
+            yield from _taken(waiting, recipe, threads)
+            waiting.clear()
+    if waiting:
+        yield from _taken(waiting, recipe, threads)
 
 
-def _paged(group: Group, recipe: Recipe, name: str) -> Chunk | None:
-    if not recipe.is_plain(name) or not may_be_paged(recipe.schema[name]):
+def _decoded(
+    groups: Iterable[Group], recipe: Recipe, packs: Packs, at_once: int, threads: int
+) -> Iterator[Piece | _Decoded]:
+    needs = recipe.needs(name for pack in packs for name in pack)
+    before = 0
+    for group in groups:
+        group.file.check_columns(group.within, needs)
+        selected = None if group.selected is None else group.selected()
+        left: list[tuple[str, ...]] = []
+        for pack in packs:
+            chunk = _paged(group, recipe, pack)
+            try:
+                if chunk is None:
+                    left.append(pack)
+                else:
+                    for piece in _from_pages(group, pack[0], chunk, selected):
+                        yield piece._replace(first=before + piece.first)
+            except (ValueError, OSError, pa.ArrowException):
+                left.append(pack)  # from the start
+        if len(left) == len(packs):
+            yield from _by_arrow(group, recipe, packs, needs, before, at_once, selected, threads)
+        else:
+            if left:
+                wanted = recipe.needs(name for pack in left for name in pack)
+                yield from _by_arrow(group, recipe, tuple(left), wanted, before, at_once, selected, threads)
+            group.file.check_unchanged()
+        before += group.rows
+
+
+def _paged(group: Group, recipe: Recipe, pack: tuple[str, ...]) -> Chunk | None:
+    if len(pack) > 1 or not recipe.is_plain(pack[0]) or not may_be_paged(recipe.schema[pack[0]]):
         return None
-    return find_chunk(group.file, group.within, recipe.schema[name])
+    return find_chunk(group.file, group.within, recipe.schema[pack[0]])
 
 
 def _from_pages(group: Group, name: str, chunk: Chunk, selected: pa.Array | None) -> Iterator[Piece]:
@@ -101,38 +134,88 @@ def _from_pages(group: Group, name: str, chunk: Chunk, selected: pa.Array | None
                 first += len(wanted)
 
 
+@dataclass(frozen=True)
+class _Decoded:
+    """Rows that Arrow decoded of one row group, for these packs, and the number of the first among all rows."""
+
+    group: Group
+    needed: Sequence[str]
+    packs: Packs
+    first: int
+    batch: pa.RecordBatch
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.batch)
+
+
 def _by_arrow(
-    group: Group, recipe: Recipe, packs: Packs, at_once: int, selected: pa.Array | None, threads: int
-) -> Iterator[Piece]:
-    file = group.file
-    needed = present(file, recipe.needs(name for pack in packs for name in pack))
-    where = f"{file.name}, row group {group.within}"
-    start = first = 0
-    try:
-        threads = min(threads, len(needed) // _COLUMNS_OF_A_THREAD)
-        if threads > 1 and not _are_scalars(recipe, needed):
-            threads = 1
-        for batch in _decoded(group, needed, at_once, threads):
+    group: Group,
+    recipe: Recipe,
+    packs: Packs,
+    needs: Sequence[str],
+    first: int,
+    at_once: int,
+    selected: pa.Array | None,
+    threads: int,
+) -> Iterator[_Decoded]:
+    needed = present(group.file, needs)
+    threads = min(threads, len(needed) // _COLUMNS_OF_A_THREAD)
+    if threads > 1 and not _are_scalars(recipe, needed):
+        threads = 1
+    start = 0
+    with _undecodable(group, needed):
+        for batch in _batches(group, needed, at_once, threads):
             wanted = batch if selected is None else batch.filter(selected.slice(start, len(batch)))
             start += len(batch)
-            # By rows: what a thread packs is written as it is.
-            parts = [wanted[part] for part in _dealt(len(wanted), threads, 1)]
-            for part, packed in zip(
-                parts, on_all_cores(lambda part: _packed_all(part, recipe, packs), parts), strict=True
-            ):
-                if not len(part):
-                    continue
-                names = [name for pack in packs if packed[pack[0]] is None for name in pack]
-                table = pa.Table.from_batches([part]) if names else None
-                columns = recipe.apply(table, names, group.number, where) if names else {}
-                yield Piece(first, columns, {name: rows for name, rows in packed.items() if rows is not None})
-                first += len(part)
-        promised = file.footer.row_group(group.within).num_rows
+            if len(wanted):
+                yield _Decoded(group, needed, packs, first, wanted)
+                first += len(wanted)
+        promised = group.file.footer.row_group(group.within).num_rows
         if start != promised:
             raise pa.ArrowInvalid(f"{start} rows came of {promised}")
+
+
+@contextmanager
+def _undecodable(group: Group, needed: Sequence[str]) -> Iterator[None]:
+    """Name row group and column in an error of Arrow."""
+    try:
+        yield
     except (pa.ArrowInvalid, OSError) as error:
-        file.check_unchanged()
-        raise undecodable(file, group.within, needed, error) from error
+        group.file.check_unchanged()
+        raise undecodable(group.file, group.within, needed, error) from error
+
+
+def _taken(decoded: Sequence[_Decoded], recipe: Recipe, threads: int) -> Iterator[Piece]:
+    """Batches of rows that follow each other, as pieces: what can be packed for all rows together, the rest for each
+    batch."""
+    if len(decoded) == 1:
+        # By rows: what a thread packs is written as it is.
+        (only,) = decoded
+        threads = min(threads, only.batch.num_columns // _COLUMNS_OF_A_THREAD)
+        parts = [only.batch[part] for part in _dealt(len(only.batch), threads, 1)]
+    else:
+        parts = [each.batch for each in decoded]
+        with suppress(pa.ArrowInvalid):  # files may differ in types that are the same column
+            parts = [pa.concat_batches(parts)]
+    packs, first = decoded[0].packs, decoded[0].first
+    apart: set[tuple[str, ...]] = set()
+    for part, packed in zip(
+        parts, on_all_cores(lambda part: _packed_all(part, recipe, packs), parts), strict=True
+    ):
+        apart.update(pack for pack in packs if packed[pack[0]] is None)
+        together = {name: rows for name, rows in packed.items() if rows is not None}
+        if together:
+            yield Piece(first, {}, together)
+        first += len(part)
+    names = [name for pack in packs if pack in apart for name in pack]
+    if not names:
+        return
+    for each in decoded:
+        where = f"{each.group.file.name}, row group {each.group.within}"
+        with _undecodable(each.group, each.needed):
+            columns = recipe.apply(pa.Table.from_batches([each.batch]), names, each.group.number, where)
+        yield Piece(each.first, columns)
 
 
 def _are_scalars(recipe: Recipe, needed: Iterable[str]) -> bool:
@@ -140,15 +223,10 @@ def _are_scalars(recipe: Recipe, needed: Iterable[str]) -> bool:
     return all(recipe.is_plain(name) and recipe.schema[name].is_scalar for name in needed)
 
 
-def _decoded(group: Group, needed: Sequence[str], at_once: int, threads: int) -> Iterator[pa.RecordBatch]:
+def _batches(group: Group, needed: Sequence[str], at_once: int, threads: int) -> Iterator[pa.RecordBatch]:
     """The rows of the row group, some at a time; the columns are dealt among threads if there are many."""
-    file = group.file
-
-    def batches_of(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        opened = file.parquet(group.within, columns)
-        return iter(opened.iter_batches(at_once, [group.within], columns, use_threads=False))
-
-    parts = [batches_of(needed[part]) for part in _dealt(len(needed), threads, _COLUMNS_OF_A_THREAD)]
+    dealt = [needed[part] for part in _dealt(len(needed), threads, _COLUMNS_OF_A_THREAD)]
+    parts = [group.file.batches(group.within, columns, at_once) for columns in dealt]
     if len(parts) == 1:
         yield from parts[0]
         return
@@ -197,33 +275,3 @@ def one_ahead(pieces: Iterator[Piece]) -> Iterator[Piece]:
         while (piece := coming.result()) is not None:
             coming = pool.submit(next, pieces, None)
             yield piece
-
-
-def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The same rows in fewer pieces: small packed ones that follow each other are one, to be written by one call."""
-    waiting: list[Piece] = []
-    stop = size = 0  # the row behind them, and their bytes
-    for piece in pieces:
-        is_packed = bool(piece.packed) and not piece.columns
-        is_next = is_packed and piece.first == stop
-        if waiting and not (is_next and piece.packed.keys() == waiting[0].packed.keys()):
-            yield _as_one(waiting)
-            waiting, size = [], 0
-        if not is_packed:
-            yield piece
-            continue
-        waiting.append(piece)
-        stop = piece.first + len(next(iter(piece.packed.values())))
-        size += sum(rows.nbytes for rows in piece.packed.values())
-        if size >= _JOINED:
-            yield _as_one(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield _as_one(waiting)
-
-
-def _as_one(pieces: Sequence[Piece]) -> Piece:
-    if len(pieces) == 1:
-        return pieces[0]
-    packed = {name: np.concatenate([piece.packed[name] for piece in pieces]) for name in pieces[0].packed}
-    return Piece(pieces[0].first, {}, packed)
