@@ -8,6 +8,7 @@ is used.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -259,13 +260,15 @@ class RowGroupDecoder:
                     claims, lambda claimed, requests: self._fetches(packs, claimed[0].groups, requests)
                 )
                 held.callback(ahead.close)
+                last = len(waiting) % threads or threads  # runs of the last round, maybe fewer than threads
+                most = itertools.repeat(usable_cores() // threads, len(waiting) - last)
+                cores = itertools.chain(most, itertools.repeat(usable_cores() // last))
                 if threads == 1:
-                    flats += self._make_each(ahead, packs, stopped, usable_cores())
+                    flats += self._make_each(ahead, packs, stopped, cores)
                 else:
                     with ThreadPoolExecutor(threads, "hopyard-decode") as pool:
                         making = [
-                            pool.submit(self._make_each, ahead, packs, stopped, usable_cores() // threads)
-                            for _ in range(threads)
+                            pool.submit(self._make_each, ahead, packs, stopped, cores) for _ in range(threads)
                         ]
                     for made in making:
                         flats += made.result()
@@ -278,9 +281,10 @@ class RowGroupDecoder:
         ahead: Ahead[tuple[RowGroupRun, Claim]],
         packs: Packs,
         stopped: threading.Event | None,
-        cores: int,
+        cores: Iterator[int],
     ) -> list[Flat]:
-        """Flat files of runs that are taken one after another, with so many cores; after an error nobody takes one."""
+        """Flat files of runs that are taken one after another, each with the next number of cores; after an error
+        nobody takes one."""
         flats: list[Flat] = []
         try:
             while True:
@@ -291,7 +295,7 @@ class RowGroupDecoder:
                     _check(stopped)
                     try:
                         with claim:
-                            flats.append(self._make(claim, packs, run, fetches, stopped, cores))
+                            flats.append(self._make(claim, packs, run, fetches, stopped, next(cores)))
                     except FileNotFoundError:  # someone removed the cache; the next claim makes it again
                         continue
                     except OSError as error:  # the disk is full, or there is more than was estimated

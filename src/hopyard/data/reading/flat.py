@@ -31,11 +31,9 @@ import numpy.typing as npt
 
 from hopyard.data.layout import Values
 from hopyard.data.ragged import Ragged
-from hopyard.data.reading.hugepages import mapped_size, reserve
 from hopyard.data.reading.strings import (
     CODE,
     LARGE,
-    VIEW,
     bytes_elsewhere,
     views_of,
     width_of_views,
@@ -48,7 +46,6 @@ from hopyard.storage import files
 FlatPart: TypeAlias = Literal["rows", "offsets", "views", "codes", "values"]
 
 ALIGNMENT = 64
-_NARROW = 1024  # bytes of a row
 _PIECE = 8 << 20  # bytes of strings and their views that are made at once
 
 
@@ -172,11 +169,6 @@ def write_flat(
     """
     blocks = plan_blocks(schema, packs, rows)
     texts = [names[0] for names in packs if schema[names[0]].kind in LARGE]
-    views = VIEW.itemsize * rows * len(texts)
-    narrow = views + sum(block.width * block.count for block in blocks if block.width <= _NARROW)
-    planned = views + max((block.end for block in blocks), default=0)
-    if 2 * narrow > planned:  # of longer rows, the TLB is little of what they cost
-        reserve(descriptor, planned)
     fixed = {block.columns[0]: block for block in blocks if block.part == "rows"}
     offsets = {block.columns[0]: block for block in blocks if block.part == "offsets"}
     varying: dict[str, list[Ragged]] = {name: [] for name in (*offsets, *texts)}
@@ -202,7 +194,7 @@ def write_flat(
     for kind in LARGE:
         its = {name: varying[name] for name in texts if schema[name].kind == kind}
         _write_strings(descriptor, blocks, its)
-    files.truncate(descriptor, mapped_size(max((block.end for block in blocks), default=0)))
+    files.truncate(descriptor, max((block.end for block in blocks), default=0))
     return blocks
 
 
@@ -248,7 +240,6 @@ def _write_views(
 ) -> None:
     rows = sum(map(len, next(iter(columns.values()))))
     views = _append(blocks, "views", tuple(columns), f"V{width}", (), rows)
-    reserve(descriptor, views.end)
     values = {
         name: _append(blocks, "values", (name,), "uint8", (), bytes_elsewhere(parts, width))
         for name, parts in columns.items()

@@ -20,7 +20,7 @@ from hopyard.data.reading.pages import Chunk, find_chunk, may_be_paged, read_row
 from hopyard.data.recipe.arrow_columns import present, undecodable
 from hopyard.data.recipe.recipe import Recipe
 
-_COLUMNS_OF_A_THREAD = 64  # at least
+_COLUMNS_OF_A_THREAD = 32  # at least
 _AT_ONCE_TOGETHER = 4  # of small row groups, a quarter of the rows: they are still in the processor's cache
 
 Selected = npt.NDArray[np.bool_]

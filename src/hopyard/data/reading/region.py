@@ -19,13 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.data.files.stored import StoredFile, remember
-from hopyard.data.reading.hugepages import HUGE_PAGE
 from hopyard.errors import CorruptError, NotFoundError, StorageError
 
 _MAP_FIXED = 0x10  # the same on Linux and macOS; Python's mmap names neither
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0x40
 _WIDEST_ALIGNMENT = 1 << 30
 _REMEMBERED_REGIONS = 64
+_HUGE_PAGE = (
+    2 << 20
+)  # bytes; where the page cache has them, a mapping that is aligned like the file uses them
 _MANY_FILES = 1024  # each is two of the 65,530 mappings that a process may have (vm.max_map_count)
 _SMALL = 256 << 20  # bytes; so many files that are no larger together are read instead
 
@@ -54,8 +56,8 @@ class Region:
         self.is_mapped: bool = len(files) <= _MANY_FILES or sum(file.size for file in files) > _SMALL
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         access = mmap.PROT_READ if self.is_mapped else mmap.PROT_READ | mmap.PROT_WRITE
-        reserved = np.frombuffer(mmap.mmap(-1, total + HUGE_PAGE, flags=flags, prot=access), np.uint8)
-        reserved = reserved[-reserved.ctypes.data % HUGE_PAGE :][:total]
+        reserved = np.frombuffer(mmap.mmap(-1, total + _HUGE_PAGE, flags=flags, prot=access), np.uint8)
+        reserved = reserved[-reserved.ctypes.data % _HUGE_PAGE :][:total]
         for file, start in zip(files, self.starts, strict=True):
             _place(file, reserved, start, self.is_mapped)
         reserved.flags.writeable = False
@@ -101,7 +103,7 @@ def region_of(files: Sequence[StoredFile], widths: Sequence[int], remembered: bo
     that rows of equal width that lie alike in all files lie alike in the region. A region that is
     ``remembered`` is mapped once per process, as long as nobody replaces a file.
     """
-    alignment = HUGE_PAGE
+    alignment = _HUGE_PAGE
     for width in sorted(set(widths)):
         wider = math.lcm(alignment, width)
         alignment = wider if wider <= _WIDEST_ALIGNMENT else alignment
