@@ -11,9 +11,10 @@ from sklearn.metrics import roc_auc_score, top_k_accuracy_score
 from torch import nn
 
 from hopyard.errors import EstimatorError
-from hopyard.training.keras.weights import class_table as weights_of_keras
+from hopyard.training.estimator import class_weights
+from hopyard.training.keras.weights import class_table
 from hopyard.training.metrics import metric_named
-from hopyard.training.torch.loss import Loss, class_table
+from hopyard.training.torch.loss import Loss
 
 CPU = torch.device("cpu")
 
@@ -61,13 +62,48 @@ def test_keys_that_are_no_classes_are_refused(weight: Any) -> None:
         Loss(nn.CrossEntropyLoss(), weight, False, CPU)
 
 
-@pytest.mark.parametrize("weight", [{0: -1.0}, [1.0, -0.5], [1.0, float("nan")]])
+@pytest.mark.parametrize("weight", [{0: -1.0}, [1.0, -0.5], [1.0, float("nan")], ["a"]])
 def test_weights_of_classes_below_zero_are_refused(weight: Any) -> None:
-    for table in (class_table, weights_of_keras):
-        with pytest.raises(
-            EstimatorError, match=r"class_weight=.* was given, but weights are numbers of at least 0\."
-        ):
-            table(weight)
+    with pytest.raises(
+        EstimatorError, match=r"class_weight=.* was given, but weights are numbers of at least 0\."
+    ):
+        class_weights(weight)
+
+
+@pytest.mark.parametrize("weight", ["balanced", 3])
+def test_class_weights_that_are_no_weights_say_how_to_make_some(weight: Any) -> None:
+    with pytest.raises(
+        EstimatorError,
+        match=r"class_weight=.* it must be a dict of classes and weights.* that balance .*rows / ",
+    ):
+        class_weights(weight)
+
+
+@pytest.mark.parametrize(
+    ("weight", "labels", "said"),
+    [
+        (
+            {0: 9.0},
+            [0.37, 1.0],
+            r"the labels hold 0\.37, and classes are whole .* Use sample_weight_column",
+        ),
+        ({0: 9.0}, [-2.0, 1.0], r"the labels hold -2, and classes"),
+        (
+            [1.0, 2.0],
+            [0, 1, 2],
+            r"a sequence of 2, but the labels hold class 2\. Give it a weight for",
+        ),
+    ],
+)
+def test_labels_that_class_weights_cannot_weigh_are_named(
+    weight: Any, labels: list[float], said: str
+) -> None:
+    given = np.array(labels, np.float32 if isinstance(labels[0], float) else np.int64)
+    with pytest.raises(EstimatorError, match=said):
+        class_table(weight)(given)
+    loss = nn.MSELoss() if isinstance(labels[0], float) else nn.CrossEntropyLoss()
+    with pytest.raises(EstimatorError, match=said):
+        Loss(loss, weight, False, CPU).check_classes(torch.from_numpy(given))
 
 
 def test_metrics_do_not_count_rows_with_labels_below_zero() -> None:

@@ -39,6 +39,52 @@ Inputs: TypeAlias = Mapping[str, str | Sequence[str]] | Sequence[str] | None
 each input a column, or scalar columns side by side."""
 
 ClassWeight: TypeAlias = Mapping[int, float] | Sequence[float]
+
+
+def class_weights(given: Any) -> tuple[dict[int, float], bool]:
+    """The weight of each class, and whether there may be other classes, which weigh 1: they were given as a dict.
+
+    Raises:
+        EstimatorError: they are no weights of classes.
+    """
+    said = f"class_weight={given!r} was given, but"
+    if isinstance(given, str) or not isinstance(given, Mapping | Iterable):
+        raise EstimatorError(
+            f"{said} it must be a dict of classes and weights, or a sequence with a weight for each class. Weights "
+            "that balance classes are {class: rows / (classes * rows of the class)}, counted in the training data."
+        )
+    if isinstance(given, Mapping):
+        if any(isinstance(key, bool) or not isinstance(key, int | np.integer) or key < 0 for key in given):
+            raise EstimatorError(
+                f"{said} its keys must be classes: ints from 0, as in the label column; e.g. "
+                "class_weight={0: 1.0, 1: 5.0}."
+            )
+        weights = {int(key): weight for key, weight in given.items()}
+    else:
+        weights = dict(enumerate(given))
+    if not all(isinstance(weight, int | float | np.number) and weight >= 0 for weight in weights.values()):
+        raise EstimatorError(
+            f"{said} weights are numbers of at least 0. Give classes that should not count the weight 0."
+        )
+    return {key: float(weight) for key, weight in weights.items()}, isinstance(given, Mapping)
+
+
+def no_class(value: float) -> EstimatorError:
+    """The error of a label that ``class_weight`` cannot weigh."""
+    return EstimatorError(
+        f"class_weight was given, but the labels hold {value:g}, and classes are whole numbers from 0. Use "
+        "sample_weight_column to weigh rows of other labels."
+    )
+
+
+def class_without_weight(number: int, weights: int) -> EstimatorError:
+    """The error of a class beyond those of a sequence of weights."""
+    return EstimatorError(
+        f"class_weight was given as a sequence of {weights}, but the labels hold class {number}. Give it a weight for "
+        "each class, or a dict, whose other classes weigh 1."
+    )
+
+
 """Weight of each class's rows in the loss, by class."""
 
 UNKNOWN_BATCHES = 1_000
@@ -349,3 +395,18 @@ class OneBatch:
         """The one batch; ``columns`` that are not there are left out."""
         names = self._columns if columns is None else [name for name in columns if name in self._columns]
         yield {name: copy.deepcopy(self._columns[name]) for name in names}
+
+
+def joined_outputs(pieces: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """Outputs of batches as one array, of as many rows as all of them.
+
+    Raises:
+        EstimatorError: rows of several batches differ in shape.
+    """
+    shapes = list(dict.fromkeys(piece.shape[1:] for piece in pieces))
+    if len(shapes) > 1:
+        raise EstimatorError(
+            f"The model gave rows of shape {shapes[0]} for one batch and {shapes[1]} for another, which are no one "
+            "array. Pad its outputs to one width, in the model or in predict=, or predict rows of one length at a time."
+        )
+    return np.concatenate(pieces)

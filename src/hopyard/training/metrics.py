@@ -116,7 +116,7 @@ def metric_mode(name: str) -> str | None:
 
 
 class FunctionMetric(Mean):
-    """``fn(outputs, labels)`` per batch, averaged by rows (or their weights)."""
+    """``fn(outputs, labels)`` per batch, averaged by rows. It is not told of weights, so that these do not count."""
 
     native = True
 
@@ -125,9 +125,8 @@ class FunctionMetric(Mean):
         self.fn = fn
 
     def update(self, outputs: Any, labels: Any = None, weights: Array | None = None) -> None:
-        first = labels[0] if isinstance(labels, tuple) else labels
-        weight = len(first) if weights is None else float(np.sum(weights))
-        self.add(sum=self._value(outputs, labels) * weight, weight=weight)
+        rows = len(labels[0] if isinstance(labels, tuple) else labels)
+        self.add(sum=self._value(outputs, labels) * rows, weight=rows)
 
     def _value(self, outputs: Any, labels: Any) -> float:
         value = self.fn(outputs, labels)

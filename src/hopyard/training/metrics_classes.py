@@ -43,7 +43,7 @@ class Counts(SumMetric):
         if is_class_index(outputs, labels):
             self._count_classes(outputs, labels, weight)
         else:
-            self._count_answers(outputs, answers_as(outputs, labels), weight)
+            self._count_answers(outputs, yes_as(outputs, labels), weight)
 
     def _count_classes(self, outputs: Array, labels: Array, weight: Array) -> None:
         spread = np.broadcast_to(weight.reshape((-1,) + (1,) * (labels.ndim - 1)), labels.shape)
@@ -64,7 +64,7 @@ class Counts(SumMetric):
             answers=0,
         )
 
-    def _count_answers(self, outputs: Array, labels: Array, weight: Array) -> None:
+    def _count_answers(self, outputs: Array, yes: Array, weight: Array) -> None:
         if self.logits is None:
             raise MetricError(
                 f"The {type(self).__name__.lower()} of yes/no answers, outputs {outputs.shape}, counts an output as "
@@ -72,7 +72,7 @@ class Counts(SumMetric):
                 "say which. Give the estimator logits=True or logits=False, or a loss that says it, such as "
                 "torch.nn.BCEWithLogitsLoss() or torch.nn.BCELoss()."
             )
-        outputs, yes = outputs.reshape(len(outputs), -1), labels.reshape(len(outputs), -1) > 0.5
+        outputs = outputs.reshape(len(outputs), -1)
         said = outputs > (0.0 if self.logits else 0.5)
         column = weight[:, None]
         self.add(
@@ -147,15 +147,12 @@ class TopKAccuracy(SumMetric):
         self.k = k
 
     def update(self, outputs: Array, labels: Array, weights: Array | None = None) -> None:
-        if not is_class_index(outputs, labels) or outputs.ndim != 2:
+        if not is_class_index(outputs, labels):
             raise MetricError(
                 f"top_{self.k}_accuracy was given outputs {outputs.shape} and labels {labels.dtype} "
                 f"{labels.shape}, but needs outputs (n, classes) and integer labels (n,)."
             )
-        weight = row_weights(weights, len(outputs))
-        if len(labels) and labels.min() < 0:
-            counted = labels >= 0
-            outputs, labels, weight = outputs[counted], labels[counted], weight[counted]
+        outputs, labels, weight = counted_classes(outputs, labels, row_weights(weights, len(outputs)))
         own = np.take_along_axis(outputs, labels[:, None], axis=1)
         # Not "larger": a nan is never among the k.
         above = (~(outputs <= own)).sum(axis=1)
@@ -175,6 +172,19 @@ def is_class_index(outputs: Array, labels: Array) -> bool:
     )
 
 
+def counted_classes(outputs: Array, labels: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Outputs (n, classes), labels (n,) and weights (n,) of the elements that are counted, of outputs (rows, classes,
+    ...), integer labels (rows, ...) and weights (rows,)."""
+    if labels.ndim > 1:
+        weight = np.repeat(weight, labels[0].size if len(labels) else 0)
+        outputs = np.moveaxis(outputs, 1, -1).reshape(-1, outputs.shape[1])
+        labels = labels.reshape(-1)
+    if len(labels) and labels.min() < 0:
+        counted = labels >= 0
+        outputs, labels, weight = outputs[counted], labels[counted], weight[counted]
+    return outputs, labels, weight
+
+
 def answers_as(outputs: Array, labels: Array) -> Array:
     """Labels in the outputs' shape.
 
@@ -187,6 +197,23 @@ def answers_as(outputs: Array, labels: Array) -> Array:
             "integer labels (n,) for outputs (n, classes), or as many labels as outputs."
         )
     return labels.reshape(outputs.shape)
+
+
+def yes_as(outputs: Array, labels: Array) -> Array:
+    """(n, answers) bool: which labels say yes, beside outputs (n, ...).
+
+    Raises:
+        MetricError: labels have another number of elements, or are no answers.
+    """
+    labels = answers_as(outputs, labels)
+    bad = labels[(labels > 1) | ((labels < 0) & (labels != -1))]
+    if len(bad):
+        raise MetricError(
+            f"Accuracy, precision, recall, f1 and auc were given the label {float(bad[0]):g}, but answers go from 0 "
+            "(no; also -1) to 1 (yes). For labels that are numbers, name r2, mse, rmse, mae or mape."
+        )
+    yes: Array = labels.reshape(len(outputs), -1) > 0.5
+    return yes
 
 
 def _ratio_or_zero(numerator: Array, denominator: Array) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from hopyard.training.metric import Array, MetricState, StreamingMetric, row_weights
-from hopyard.training.metrics_classes import answers_as, is_class_index
+from hopyard.training.metrics_classes import counted_classes, is_class_index, yes_as
 
 
 class AUC(StreamingMetric):
@@ -40,11 +40,9 @@ class AUC(StreamingMetric):
     def update(self, outputs: Array, labels: Array, weights: Array | None = None) -> None:
         weight = row_weights(weights, len(outputs))
         if is_class_index(outputs, labels):
-            if labels.ndim == 1 and len(labels) and labels.min() < 0:  # not counted
-                counted = labels >= 0
-                outputs, labels, weight = outputs[counted], labels[counted], weight[counted]
+            outputs, labels, weight = counted_classes(outputs, labels, weight)
         else:
-            labels = answers_as(outputs, labels).reshape(len(outputs), -1) > 0.5
+            labels = yes_as(outputs, labels)
         self._parts.append(
             {
                 "scores": outputs.reshape(len(outputs), -1).copy(),

@@ -314,6 +314,7 @@ class Launch:
                 )  # impossible budgets are said before the run begins
                 self._say_what_stops_nobody(layout)
                 self._say_what_is_sorted(splits, layout)
+                self._say_which_labels_are_filled(splits)
                 program = self._saved_program(folder, splits, layout.train, arguments.num_epochs)
                 header = self._header(run_id, settings, splits, layout, metric, surroundings, program)
                 journal.append(header)
@@ -371,6 +372,18 @@ class Launch:
                     f"({counted(layout.train, 'partition')}, windows of {WINDOW_BYTES >> 30} GiB), and learn one value "
                     "after the other. Let hopyard.data.prepare shuffle them: its result goes to "
                     f"fit_on_prepared_data(); or write at least {_WELL_MIXED * layout.train} smaller row groups."
+                )
+
+    def _say_which_labels_are_filled(self, splits: Splits) -> None:
+        """Say that a loss may take what ``ragged="pad"`` filled lists of labels with for labels."""
+        policies = getattr(splits.train, "policies", None)
+        for name in self._arguments.label_columns:
+            if policies is not None and name in policies.padded:
+                _log.warning(
+                    f"the lists of the label {name!r} were filled with 0 up to {policies.padded[name]} values "
+                    "(ragged='pad'), which count as labels unless the loss leaves them out. Number classes from 1 and "
+                    "give torch.nn.CrossEntropyLoss(ignore_index=0), which metrics named by strings follow, or "
+                    f"keras.losses.SparseCategoricalCrossentropy(ignore_class=0); or use {name}_length in step=."
                 )
 
     def _saved_program(self, folder: Store, splits: Splits, partitions: int, num_epochs: int) -> str:

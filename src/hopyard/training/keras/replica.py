@@ -24,6 +24,7 @@ from hopyard.training.estimator import (
     Replica,
     Visit,
     another_architecture,
+    joined_outputs,
 )
 from hopyard.training.keras.architecture import architecture
 from hopyard.training.keras.binding import Binding
@@ -340,7 +341,7 @@ class KerasReplica(Replica):
         rows = len(batch[names[0]]) if names else 0
         pieces = ({name: batch[name][i : i + size] for name in names} for i in range(0, max(rows, 1), size))
         parts = [self._outputs(piece) for piece in self._prepared(pieces)]
-        whole = tuple(np.concatenate(each) for each in zip(*parts, strict=True))
+        whole = tuple(map(joined_outputs, zip(*parts, strict=True)))
         return whole if len(whole) > 1 else whole[0]
 
     def _outputs(self, batch: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hopyard.errors import EstimatorError
-from hopyard.training.estimator import ClassWeight
+from hopyard.training.estimator import ClassWeight, class_weights, class_without_weight, no_class
 
 
 def class_table(class_weight: ClassWeight) -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
@@ -16,25 +16,14 @@ def class_table(class_weight: ClassWeight) -> Callable[[np.ndarray[Any, Any]], n
     weigh 1.
 
     Raises:
-        EstimatorError: keys are not classes, or weights are below 0.
+        EstimatorError: they are no weights of classes; later, labels have none.
     """
-    if isinstance(class_weight, Mapping):
-        keys: list[Any] = list(class_weight)
-        if any(isinstance(key, bool) or not isinstance(key, (int, np.integer)) or key < 0 for key in keys):
-            raise EstimatorError(
-                f"class_weight={class_weight!r} was given, but its keys must be classes: ints from 0, as in the label "
-                "column; e.g. class_weight={0: 1.0, 1: 5.0}."
-            )
-        table = np.ones(max(keys, default=0) + 2, np.float32)  # the last entry is that of all further classes
-        for key, weight in class_weight.items():
-            table[key] = weight
-    else:
-        table = np.append(np.asarray(class_weight, np.float32), np.float32(1))
-    if not (table >= 0).all():
-        raise EstimatorError(
-            f"class_weight={class_weight!r} was given, but weights are numbers of at least 0. Give classes that should "
-            "not count the weight 0."
-        )
+    of_class, others_weigh_one = class_weights(class_weight)
+    table = np.ones(
+        max(of_class, default=-1) + 2, np.float32
+    )  # the last entry is that of all further classes
+    for number, weight in of_class.items():
+        table[number] = weight
 
     def weights(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         if labels.ndim > 1 and labels.shape[-1] > 1:
@@ -43,7 +32,12 @@ def class_table(class_weight: ClassWeight) -> Callable[[np.ndarray[Any, Any]], n
             raise EstimatorError(
                 "class_weight was given, but labels are not one class per row; use sample_weight_column instead."
             )
-        classes = labels.reshape(-1).astype(np.int64)
-        return table[np.clip(classes, 0, len(table) - 1)]
+        given = labels.reshape(-1)
+        classes = given.astype(np.int64)
+        if len(bad := given[(given < 0) | (given != classes)]):
+            raise no_class(float(bad[0]))
+        if not others_weigh_one and len(bad := classes[classes >= len(of_class)]):
+            raise class_without_weight(int(bad[0]), len(of_class))
+        return table[np.minimum(classes, len(table) - 1)]
 
     return weights

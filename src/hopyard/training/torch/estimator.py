@@ -255,6 +255,12 @@ class TorchEstimator(Estimator):
                 raise EstimatorError(
                     "class_weight was given with step, which computes its own loss; weigh there."
                 )
+            if self.sample_weight_column is not None:
+                raise EstimatorError(
+                    f"sample_weight_column={self.sample_weight_column!r} was given with step, which computes its own "
+                    f"loss. Leave it out, and weigh there: the column is batch[{self.sample_weight_column!r}] if it is "
+                    "one of feature_columns or label_columns."
+                )
         elif isinstance(self.loss, type):
             raise EstimatorError(
                 f"loss={self.loss.__name__} is a class; give an object: loss={self.loss.__name__}()."
@@ -378,6 +384,7 @@ class TorchReplica(Replica):
             given.accumulate,
             given.gradient_clip,
         )
+        self._forward.checks_labels = visit.epoch == 0
         sums = Sums(str(visit), self._forward.loss_is_sum)
         with self._in_use(keep=True):
             batches = self._placed(self._training_batches(visit))

@@ -12,6 +12,7 @@ import torch
 
 from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError
+from hopyard.training.estimator import joined_outputs
 from hopyard.training.torch.binding import Binding
 from hopyard.training.torch.loss import Labels, Loss, describe, explain_misfit, label_like_outputs
 
@@ -48,6 +49,8 @@ class Forward:
         self._step = step
         self._device = device
         self._dtype = dtype
+        self.checks_labels = True
+        """Whether labels are compared with the loss before it runs: in the first epoch of training all are met."""
 
     @property
     def loss_is_sum(self) -> bool:
@@ -73,6 +76,10 @@ class Forward:
         assert self.loss is not None
         outputs = self.outputs(batch)
         labels = self.labels(batch, outputs)
+        if self.checks_labels or not training:
+            self.check_fit(outputs, labels)
+            if training:
+                self.loss.check_classes(labels)
         loss, weight = self.loss(outputs, labels, self.binding.weights(batch), training)
         return BatchResult(scalar(loss), weight, outputs, labels, {})
 
@@ -101,6 +108,7 @@ class Forward:
         outputs = self.explained_outputs(batch)
         labels = self.labels(batch, outputs)
         self.check_fit(outputs, labels)
+        self.loss.check_classes(labels)
         weights = self.binding.weights(batch)
         try:
             with self.autocast(), warnings.catch_warnings():
@@ -165,7 +173,7 @@ class Forward:
             several = not isinstance(outputs, (torch.Tensor, np.ndarray))
             values = outputs.values() if isinstance(outputs, dict) else outputs
             pieces.append(tuple(map(as_numpy, values)) if several else (as_numpy(outputs),))
-        arrays = tuple(np.concatenate(column) for column in zip(*pieces, strict=True))
+        arrays = tuple(map(joined_outputs, zip(*pieces, strict=True)))
         return arrays if several else arrays[0]
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
 from hopyard.errors import EstimatorError
-from hopyard.training.estimator import ClassWeight
+from hopyard.training.estimator import ClassWeight, class_weights, class_without_weight, no_class
 
 Labels: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 
@@ -78,8 +77,14 @@ class Loss:
         self.module: Any = loss.to(device) if isinstance(loss, nn.Module) else loss
         self.is_sum: bool = _option(loss, "reduction", "mean") == "sum"
         self.weighted = weighted
-        self._table = None if class_weight is None else class_table(class_weight).to(device)
-        self._others_weigh_one = isinstance(class_weight, Mapping)
+        self._table: torch.Tensor | None = None
+        self._others_weigh_one = False
+        if class_weight is not None:
+            weights_of, self._others_weigh_one = class_weights(class_weight)
+            # The last entry is that of all further classes.
+            self._table = torch.ones(max(weights_of, default=-1) + 1 + self._others_weigh_one, device=device)
+            for number, weight in weights_of.items():
+                self._table[number] = weight
         self._per_row = per_row_loss(self.module) if weighted or class_weight is not None else None
 
     def __call__(
@@ -106,6 +111,28 @@ class Loss:
         assert factors is not None
         total, weighted = divisors.sum(), (losses.reshape(len(losses), -1).sum(dim=1) * factors).sum()
         return (weighted if self.is_sum else weighted / total.clamp_min(1e-30)), total
+
+    def check_classes(self, labels: Labels) -> None:
+        """
+        Raises:
+            EstimatorError: ``class_weight`` has no weight for a label.
+        """
+        if self._table is None or isinstance(labels, tuple):
+            return
+        counted = labels.reshape(-1)
+        if _is_one_of(self.module, _BY_CLASS):
+            counted = counted[counted != _option(self.module, "ignore_index", -100)]
+        bad = counted[(counted < 0) | (counted != counted.round())]
+        if len(bad):
+            raise no_class(float(bad[0]))
+        if not self._others_weigh_one and len(bad := counted[counted >= len(self._table)]):
+            raise class_without_weight(int(bad[0]), len(self._table))
+
+    def counted(self, labels: Labels) -> Labels:
+        """Labels of which those that the loss ignores are -1, as metrics know them."""
+        if isinstance(labels, tuple) or labels.is_floating_point() or not _is_one_of(self.module, _BY_CLASS):
+            return labels
+        return labels.masked_fill(labels == _option(self.module, "ignore_index", -100), -1)
 
     def _divisor(self, labels: Labels) -> torch.Tensor | float | None:
         """Divisor of the loss; None: the rows, or nothing."""
@@ -166,30 +193,6 @@ def per_row_loss(loss: Any) -> Callable[[Any, Any], torch.Tensor]:
         f"Rows are weighted (sample_weight_column or class_weight), but the loss {describe(loss)} has no "
         "`reduction` that can be 'none'; use a loss of torch.nn, or give the function a `reduction` argument."
     )
-
-
-def class_table(class_weight: ClassWeight) -> torch.Tensor:
-    """float32 (classes,): the weight of every class. From a dict, the last entry is that of all further classes: 1."""
-    keys: list[Any] = list(class_weight) if isinstance(class_weight, Mapping) else []
-    if any(isinstance(key, bool) or not isinstance(key, (int, np.integer)) or key < 0 for key in keys):
-        raise EstimatorError(
-            f"class_weight={class_weight!r} was given, but its keys must be classes: ints from 0, as in the label "
-            "column; e.g. class_weight={0: 1.0, 1: 5.0}."
-        )
-    if not all(
-        weight >= 0
-        for weight in (class_weight.values() if isinstance(class_weight, Mapping) else class_weight)
-    ):
-        raise EstimatorError(
-            f"class_weight={class_weight!r} was given, but weights are numbers of at least 0. Give classes that should "
-            "not count the weight 0."
-        )
-    if not isinstance(class_weight, Mapping):
-        return torch.tensor(list(class_weight), dtype=torch.float32)
-    table = torch.ones(max(class_weight, default=-1) + 2)
-    for index, weight in class_weight.items():
-        table[index] = weight
-    return table
 
 
 def outputs_are_logits(loss: Any) -> bool | None:

@@ -10,7 +10,9 @@ import torch
 
 from hopyard.errors import MetricError
 from hopyard.training.metric import MetricSet, StreamingMetric
+from hopyard.training.metrics import ObjectMetric
 from hopyard.training.torch.forward import BatchResult, Forward, on_cpu
+from hopyard.training.torch.loss import Labels
 from hopyard.wording import nearest
 
 
@@ -28,8 +30,6 @@ def measure(
         placed = forward.binding.place(batch)
         rows = forward.binding.rows(placed)
         result = forward(placed, training=False)
-        if result.labels is not None:
-            forward.check_fit(result.outputs, result.labels)
         weight = float(rows) if result.weight is None else float(result.weight)
         if weight:  # else the loss ignores all labels of the batch, and is 0 / 0
             loss = float(result.loss)
@@ -38,23 +38,31 @@ def measure(
         for name, value in result.values.items():
             metrics.mean(name, float(value) * rows, rows)
         row_weights = forward.binding.weights(placed)
-        _update(metrics.metrics, result, None if row_weights is None else row_weights.double().cpu().numpy())
+        if result.labels is not None and len(metrics.metrics) > 1:
+            assert forward.loss is not None
+            counted = on_cpu(forward.loss.counted(result.labels))
+            weights = None if row_weights is None else row_weights.double().cpu().numpy()
+            _update(metrics.metrics, on_cpu(result.outputs), on_cpu(result.labels), counted, weights)
     return metrics
 
 
 def _update(
-    metrics: dict[str, StreamingMetric], result: BatchResult, weights: np.ndarray[Any, Any] | None
+    metrics: dict[str, StreamingMetric],
+    outputs: Any,
+    labels: Labels,
+    counted: Labels,
+    weights: np.ndarray[Any, Any] | None,
 ) -> None:
-    if result.labels is None or len(metrics) == 1:
-        return
-    outputs, labels = on_cpu(result.outputs), on_cpu(result.labels)
+    """Add a batch to all metrics but the loss; those of the user's own get all labels."""
     for name, metric in metrics.items():
         if name == "loss":
             continue
         if metric.native:
             metric.update(outputs, labels, weights)
         elif isinstance(outputs, torch.Tensor) and isinstance(labels, torch.Tensor):
-            metric.update(outputs.numpy(), labels.numpy(), weights)
+            its = labels if isinstance(metric, ObjectMetric) else counted
+            assert isinstance(its, torch.Tensor)
+            metric.update(outputs.numpy(), its.numpy(), weights)
         else:
             raise MetricError(
                 f"The metric {name!r} needs one output and one label column, but the model gives "

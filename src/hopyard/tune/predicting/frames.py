@@ -18,13 +18,15 @@ from hopyard.data.columns.policies import Nulls, Policies, null_feature, null_la
 from hopyard.data.preparing.prepared import check_filled, check_labels
 from hopyard.data.preprocessing.fitting import FittedSteps, masks_of
 from hopyard.errors import ColumnError, DataError
+from hopyard.training.estimator import joined_outputs
 from hopyard.wording import nearest
 
 Arrays = dict[str, npt.NDArray[Any] | Ragged]
 Outputs = tuple[npt.NDArray[Any], ...]
 PREDICTION_BATCH = 1024
 _FRAMES = ("pandas", "polars", "pyarrow", "hopyard", "pyspark", "ray", "dask")
-_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_INTEGERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+_FLOATS = {"float16", "float32", "float64"}
 
 
 def feature_batches(
@@ -89,7 +91,7 @@ def feature_batches(
             _check_times(batch, policies)
             batch |= {mask: _given_mask(batch[mask], batch) for mask in batch if mask in given_masks}
         _check_texts(batch, policies)
-        batch = {name: _whole_numbers(data, policies, read) for name, data in batch.items()}
+        batch = {name: _numbers_as_trained(data, policies, read) for name, data in batch.items()}
         arrays = {name: _column(name, batch, policies) for name in columns}
         count = len(arrays[columns[0]])
         if preprocessing is not None:
@@ -180,30 +182,40 @@ def _check_times(batch: Mapping[str, ColumnData], policies: Policies) -> None:
             )
 
 
-def _whole_numbers(data: ColumnData, policies: Policies, read: Collection[str]) -> ColumnData:
-    """A column that held integers in training as such, where it comes as floats; steps take either.
+def _numbers_as_trained(data: ColumnData, policies: Policies, read: Collection[str]) -> ColumnData:
+    """A column of integers or floats in the dtype that it had in training, as far as its values are of that dtype;
+    steps take any.
 
     Raises:
-        DataError: a value is no whole number, of which a framework may cut off the rest.
+        DataError: it held integers, and a value is no whole number, of which a framework may cut off the rest.
     """
-    name = data.name
-    wanted = policies.schema[name].dtype if name in policies.schema and name not in read else ""
-    if wanted not in _INTEGERS or not data.column.dtype.startswith("float") or data.length is not None:
+    name, given = data.name, data.column.dtype
+    wanted = policies.schema[name].dtype if name in policies.schema and name not in read else given
+    if (
+        given == wanted
+        or {given, wanted} <= _FLOATS
+        or not {given, wanted} <= _INTEGERS | _FLOATS
+        or data.length is not None
+    ):
         return data
     values = data.values.values if isinstance(data.values, Ragged) else data.values
     if data.missing is not None and values is data.values:
         values = np.where(data.missing.reshape(-1, *[1] * (values.ndim - 1)), 0, values)
-    # As powers of two, which float64 holds: the largest int64 itself it does not.
-    low, beyond = np.float64(np.iinfo(wanted).min), np.float64(np.iinfo(wanted).max + 1)
-    whole = (np.floor(values) == values) & (values >= low) & (values < beyond)
-    if not whole.all():
-        raise DataError(
-            f"Column {name!r} holds {values[~whole].flat[0]:g} ({data.column.dtype}), but held {wanted} in training. "
-            "Give whole numbers in that range."
-        )
-    integers = values.astype(wanted)
-    rows = Ragged(integers, data.values.offsets) if isinstance(data.values, Ragged) else integers
-    return replace(data, values=rows)
+    if wanted in _INTEGERS:
+        # As powers of two, which float64 holds: the largest int64 itself it does not.
+        low, beyond = np.float64(np.iinfo(wanted).min), np.float64(np.iinfo(wanted).max + 1)
+        whole = (np.floor(values) == values) & (values >= low) & (values < beyond)
+        if not whole.all():
+            if given in _INTEGERS:
+                return data
+            raise DataError(
+                f"Column {name!r} holds {values[~whole].flat[0]:g} ({given}), but held {wanted} in training. Give "
+                "whole numbers in that range."
+            )
+    numbers = values.astype(wanted)
+    return replace(
+        data, values=Ragged(numbers, data.values.offsets) if isinstance(data.values, Ragged) else numbers
+    )
 
 
 def _check_texts(batch: Mapping[str, ColumnData], policies: Policies) -> None:
@@ -329,7 +341,7 @@ def outputs_of(
         outputs = predict(batch)
         parts.append(outputs if isinstance(outputs, tuple) else (outputs,))
         _check_rows(parts[-1], len(batch[columns[0]]))
-    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+    return tuple(map(joined_outputs, zip(*parts, strict=True)))
 
 
 def _check_rows(outputs: Outputs, rows: int) -> None:
