@@ -7,7 +7,7 @@ import pytest
 from hopyard.data.opening.opening import open_dataset
 from hopyard.data.preparing.prepare import prepare
 from hopyard.errors import ColumnError, DataError, UsageError
-from hopyard.storage import LocalStore
+from hopyard.storage import LocalStore, MemoryStore
 
 
 def with_nulls():
@@ -121,3 +121,32 @@ def test_a_policy_for_nulls_changes_nothing_of_prepared_rows_that_happen_to_have
     assert opened.schema == prepared.schema
     assert opened.fingerprint == prepared.fingerprint
     assert opened[:]["x"].values.tolist() == prepared[:]["x"].values.tolist()
+
+
+@pytest.mark.parametrize("null", [None, float("nan"), pd.NA, pd.NaT], ids=str)
+@pytest.mark.parametrize("rows", [list, np.array], ids=["lists", "arrays"])
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_a_missing_list_is_null_wherever_it_stands(null, rows, place):
+    values = [rows([1, 2]), rows([3]), rows([4, 5, 6])]
+    values.insert(place, null)
+    for data in ({"tokens": values, "id": np.arange(4)}, pd.DataFrame({"tokens": values, "id": range(4)})):
+        batch = prepare(data, MemoryStore(), nulls="mask", ragged="pad", validation=None).train[:]
+        assert batch["tokens"].dtype == np.int64
+        found = zip(batch["id"].tolist(), batch["tokens_mask"].tolist(), batch["tokens"], strict=True)
+        for number, is_null, row in found:
+            assert is_null == (number == place)
+            assert row[row > 0].tolist() == ([] if is_null else list(values[number]))
+
+
+@pytest.mark.parametrize("rows", [list, np.array], ids=["lists", "arrays"])
+def test_nan_within_lists_of_floats_is_a_number_in_every_container(rows):
+    values = [rows([0.5, float("nan")]), rows([1.5])]
+    for data in ({"x": values}, pd.DataFrame({"x": values}), [{"x": value} for value in values]):
+        batch = prepare(data, MemoryStore(), ragged="pad", validation=None).train[:]
+        found = batch["x"][np.argsort(batch["x"][:, 0])]
+        np.testing.assert_array_equal(found, [[0.5, np.nan], [1.5, 0]])
+
+
+def test_nan_within_lists_of_integers_is_a_null():
+    with pytest.raises(DataError, match="Column 'x' has 1 null inside its lists"):
+        prepare({"x": [[1, float("nan")], [2]]}, MemoryStore(), ragged="pad", validation=None)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from hopyard.backend import InlineBackend
 from hopyard.data import Ragged, open_dataset, prepare
 from hopyard.data.sources.sources import as_source
-from hopyard.errors import DataError
+from hopyard.errors import DataError, UsageError
 from hopyard.storage import MemoryStore
 from hopyard.torch import TorchEstimator
 from hopyard.tune import GridSearch, hp_choice
@@ -240,3 +241,40 @@ def test_rows_of_several_lengths_are_refused_where_training_had_one() -> None:
             DataError, match=r"'x' has rows of [01] to [03] values, but all .* have 3. Give rows of"
         ):
             model.predict(rows)
+
+
+@pytest.mark.parametrize("ragged", ["pad", "keep"])
+def test_rows_of_another_nesting_are_refused(ragged: str) -> None:
+    model = model_of("fill", ragged)
+    with pytest.raises(
+        DataError,
+        match=r"'tokens' has lists of arrays of shape \(2,\), but those that the .* are lists of single values",
+    ):
+        model.predict([[[1, 2]], [[3, 4]]])
+
+
+def test_lists_of_files_that_were_opened_before_are_not_padded_without_a_word(tmp_path: Any) -> None:
+    for name, tokens in (("train", [[1], [1, 2]] * 8), ("val", [[3], [1, 2, 3]])):
+        table = pa.table({"tokens": tokens, "label": np.zeros(len(tokens), np.float32)})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    files = [str(tmp_path / f"{name}.parquet") for name in ("train", "val")]
+
+    def make(params: dict[str, Any]) -> TorchEstimator:
+        return TorchEstimator(
+            Told(), torch.optim.SGD, torch.nn.MSELoss(), optimizer_params=params,
+            transform=telling, val_transform=telling, inputs=["tokens"],
+        )  # fmt: skip
+
+    def search() -> GridSearch:
+        return GridSearch(
+            InlineBackend(), MemoryStore(), make, {"lr": hp_choice([0.0])}, 1, ragged="pad", progress=False,
+            feature_columns=["tokens", "tokens_length"], label_columns=["label"], num_partitions=1,
+        )  # fmt: skip
+
+    with pytest.raises(
+        UsageError,
+        match=r"ragged='pad' holds for data that the search prepares, .* 'tokens' .*\.fit\('train.parquet'",
+    ):
+        search().fit_on_parquet(*files)
+    found = search().fit(*files).predict([[1], [1, 2, 3]])
+    assert found.ravel().tolist() == [100_001, 300_321]

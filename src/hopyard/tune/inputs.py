@@ -23,6 +23,7 @@ from hopyard.data.preparing.prepare import dataset_fingerprint, peek
 from hopyard.data.preparing.prepared import check_filled, check_labels
 from hopyard.data.preparing.request import Watch, source_names
 from hopyard.data.preparing.split import check_share, held_by_share, warn_of_common, warn_of_overlap
+from hopyard.data.schema import Schema
 from hopyard.data.sources.hashing import Hashes, content_hashes
 from hopyard.errors import ColumnError, DataError, UsageError
 from hopyard.objects import derive_seed, digest_json
@@ -179,6 +180,7 @@ class Ready(SearchData):
     def head(self, rows: int) -> Arrays:
         train, val = self.splits.train, self.splits.val
         wanted = (*self.arguments.source_columns, *self.arguments.label_columns)
+        _check_padded(train.schema, self.arguments)
         check_columns(wanted, train.schema.names, "training")
         check_labels((train, val), self.arguments.label_columns)
         self.arguments.steps.check_made(train.schema.names)
@@ -221,6 +223,19 @@ def inputs_of(data: Any, val: Any, arguments: Arguments) -> SearchData:
     sources = as_source(data, names), None if val is None else as_source(val, names)
     arguments.steps.check_made(sources[0].columns)
     return Raw(*sources, arguments, (data, val))
+
+
+def _check_padded(schema: Schema, arguments: Arguments) -> None:
+    """Raise UsageError if lists of a dataset are to be padded, which was opened without."""
+    wanted = {name.removesuffix("_length") for name in (*arguments.source_columns, *arguments.label_columns)}
+    lists = [column.name for column in schema if column.kind == "ragged" and column.name in wanted]
+    if lists and arguments.ragged == "pad":
+        raise UsageError(
+            "ragged='pad' holds for data that the search prepares, but the training data was opened or prepared "
+            f"before, and its column {lists[0]!r} holds lists of several lengths. Give fit() the files themselves, "
+            "search.fit('train.parquet', 'val.parquet'), or prepare both together, prepare(train, val=val, "
+            "ragged='pad'), for fit_on_prepared_data()."
+        )
 
 
 def _opened(data: Any) -> Any:

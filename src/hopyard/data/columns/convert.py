@@ -128,26 +128,40 @@ def _from_masked(name: str, values: np.ma.MaskedArray[Any, Any]) -> ColumnData:
 
 
 def from_rows(name: str, rows: Sequence[Any] | npt.NDArray[Any]) -> ColumnData:
-    """A column from one Python object a row; None is null."""
+    """A column from one Python object a row; None and NaN are null, but within a list of floats NaN is a
+    number."""
     if not len(rows):
         raise empty_data()
     if isinstance(rows, np.ndarray) and rows.ndim > 1:
         rows = rows.tolist()
-    first = next((row for row in rows if row is not None), None)
+    first = next((row for row in rows if not _is_null(row)), None)
     if module_of(first) in ("torch", "PIL", "jax", "jaxlib", "tensorflow") or isinstance(first, np.ndarray):
         return _from_arrays(name, rows)
     try:
-        return from_arrow(name, pa.array(rows, from_pandas=True))
+        array = pa.array(rows, from_pandas=True)
+        inner = array
+        while isinstance(first, list | tuple) and hasattr(inner.type, "value_field"):
+            inner = inner.flatten()
+        if inner is not array and inner.null_count and pa.types.is_floating(inner.type):
+            array = pa.array([None if _is_null(row) else row for row in rows])
+        return from_arrow(name, array)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
         raise UnsupportedTypeError(f"{name} (objects: {str(error).splitlines()[0]})") from error
 
 
+def _is_null(row: Any) -> bool:
+    """Whether a row among lists or arrays is null: None, or one of the NaNs of NumPy and pandas."""
+    return (
+        row is None or (isinstance(row, float) and row != row) or type(row).__name__ in ("NAType", "NaTType")
+    )
+
+
 def _from_arrays(name: str, rows: Sequence[Any] | npt.NDArray[Any]) -> ColumnData:
-    missing = np.array([row is None for row in rows])
+    missing = np.array([_is_null(row) for row in rows])
     arrays = [
         torch_to_numpy(row) if module_of(row) == "torch" else np.asarray(row)
-        for row in rows
-        if row is not None
+        for row, is_null in zip(rows, missing, strict=True)
+        if not is_null
     ]
     telling = [
         array for array in arrays if array.shape != (0,)

@@ -217,7 +217,7 @@ def _check_kinds(name: str, known: pa.Array, given: pa.Array) -> None:
     advice = (
         f"frame.astype({{{name!r}: str}}), or types={{{name!r}: 'text'}} of as_source(path) for CSV,"
         if there == "texts"
-        else f"frame.astype({{{name!r}: int}})"
+        else f"frame.astype({{{name!r}: int}}), or pandas.to_datetime(frame[{name!r}]) of dates, which are nanoseconds,"
     )
     raise DataError(
         f"Column {name!r} holds {here}, such as {given.drop_null()[0].as_py()!r}, but its categories are {there}, such "

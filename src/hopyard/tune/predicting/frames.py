@@ -274,6 +274,7 @@ def _column(name: str, batch: Mapping[str, ColumnData], policies: Policies) -> n
     is_list = isinstance(data.values, Ragged) and data.kind == "ragged"
     if _is_list(policies, name):
         _check_lists(data)
+        _check_nesting(data, column.shape[1:] if name in policies.padded else column.shape)
     if column.kind == "ragged" and data.kind == "tensor":
         return as_ragged(data).as_batch()
     # Lists that all have one length come as a tensor, which may be narrower than in training.
@@ -304,6 +305,22 @@ def _check_lists(data: ColumnData) -> None:
             f"column {data.name!r} has one value in each of its {len(data)} rows ({data.column}), but the model was "
             "trained on rows that are lists. Give a list for each row; a single row x as [x]."
         )
+
+
+def _check_nesting(data: ColumnData, shape: tuple[int, ...]) -> None:
+    """Raise DataError unless each value of the lists has the shape that it had in training."""
+    lists = as_ragged(data).values
+    assert isinstance(lists, Ragged)
+    given = lists.values.shape[1:]
+    if given != shape and len(lists.values):
+        raise DataError(
+            f"column {data.name!r} has lists of {_values(given)}, but those that the model was trained on are lists of "
+            f"{_values(shape)}. Give rows as in training; a single row x as [x]."
+        )
+
+
+def _values(shape: tuple[int, ...]) -> str:
+    return f"arrays of shape {shape}" if shape else "single values"
 
 
 def check_features(columns: Sequence[str], there: Sequence[str]) -> None:
