@@ -375,3 +375,20 @@ def test_columns_that_are_not_there_are_named(tmp_path: Any) -> None:
     fitted = fit_steps([StandardScale("age")], train)
     with pytest.raises(ColumnError, match="No Category step has column 'age'"):
         fitted.categories("age")
+
+
+@pytest.mark.parametrize("step", [Category("x"), Impute("x"), StandardScale("x")])
+def test_steps_refuse_rows_of_several_lengths_and_say_where_to_change_them(step):
+    kept = prepare({"x": [[1.0], [1.0, 2.0]] * 4}, MemoryStore(), validation=None, ragged="keep").train
+    with pytest.raises(DataError, match=r"rows .* length.*(transform|Leave)"):
+        fit_steps([step], kept)
+
+
+def test_dates_that_come_as_texts_are_to_be_made_dates():
+    dates = pd.DataFrame({"d": pd.to_datetime(["2020-01-02", "2020-01-01"] * 4)})
+    steps = fit_steps([Category("d")], prepare(dates, MemoryStore(), validation=None).train)
+    with pytest.raises(
+        DataError,
+        match=r"holds texts, .* categories are numbers.* pandas\.to_datetime\(frame\['d'\]\)",
+    ):
+        steps.apply(pd.DataFrame({"d": ["2020-01-02"]}))

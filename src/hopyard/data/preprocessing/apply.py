@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from hopyard.data.preprocessing.base import FittedState, Fitting, Missing, Step, is_text
-from hopyard.data.ragged import Ragged
+from hopyard.data.preprocessing.base import FittedState, Fitting, Missing, Step, is_text, refuse_lists
 from hopyard.data.reading.views import Batch
 from hopyard.errors import DataError, UsageError
 from hopyard.objects.digests import digest
@@ -247,10 +246,7 @@ def _rows(step: Apply, batch: Batch, missing: Missing) -> Any:
 def _with_missing(
     step: Apply, name: str, values: Any, lost: npt.NDArray[np.bool_] | None
 ) -> npt.NDArray[Any]:
-    if isinstance(values, Ragged):
-        raise DataError(
-            f"{step} was given column {name!r}, whose rows have different lengths. Prepare it with ragged='pad'."
-        )
+    refuse_lists(str(step), name, values)
     array = np.asarray(values)
     if array.dtype.kind in "US":
         array = array.astype(object)

@@ -130,3 +130,12 @@ def as_numbers(step: str, name: str, values: Any) -> npt.NDArray[np.float64]:
 def present_rows(values: Any, missing: npt.NDArray[np.bool_] | None) -> Any:
     """The rows that are not missing."""
     return values if missing is None or not missing.any() else values[~missing]
+
+
+def refuse_lists(step: str, name: str, values: Any) -> None:
+    """Raise DataError if rows of a column have different lengths, with which a step can do nothing."""
+    if isinstance(values, Ragged):
+        raise DataError(
+            f"{step} was given column {name!r}, whose rows have different lengths, and steps take rows of one length. "
+            f"Leave {name!r} out of preprocess, and change its rows in transform= and val_transform= of the estimator."
+        )

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hopyard.checks import choice, integer
-from hopyard.data.preprocessing.base import FittedState, Fitting, Missing, Step, present_rows
-from hopyard.data.ragged import Ragged
+from hopyard.data.preprocessing.base import FittedState, Fitting, Missing, Step, present_rows, refuse_lists
 from hopyard.data.reading.strings import Coded, as_objects
 from hopyard.data.reading.views import Batch
 from hopyard.errors import DataError, UsageError
@@ -232,10 +231,7 @@ def _as_arrow(name: str, values: Any, check: bool = True) -> pa.Array:
     Raises:
         DataError: they are no categories.
     """
-    if isinstance(values, Ragged):
-        raise DataError(
-            f"Category was given column {name!r}, whose rows have different lengths. Prepare it with ragged='pad'."
-        )
+    refuse_lists("Category", name, values)
     flat = np.asarray(values).ravel()
     if flat.dtype.kind in "bi" or (flat.dtype.kind == "u" and flat.dtype.itemsize < 8):
         flat = flat.astype(np.int64)

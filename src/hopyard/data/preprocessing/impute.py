@@ -10,8 +10,15 @@ import numpy.typing as npt
 
 from hopyard.checks import choice, flag
 from hopyard.data.moments import Moments
-from hopyard.data.preprocessing.base import FittedState, Fitting, Missing, Step, as_numbers, is_text
-from hopyard.data.ragged import Ragged
+from hopyard.data.preprocessing.base import (
+    FittedState,
+    Fitting,
+    Missing,
+    Step,
+    as_numbers,
+    is_text,
+    refuse_lists,
+)
 from hopyard.data.reading.views import Batch
 from hopyard.errors import DataError, UsageError
 
@@ -172,10 +179,7 @@ def _called(dtype: np.dtype[Any]) -> str:
 
 
 def _checked(name: str, values: Any) -> npt.NDArray[Any]:
-    if isinstance(values, Ragged):
-        raise DataError(
-            f"Impute was given column {name!r}, whose rows have different lengths. Prepare it with ragged='pad'."
-        )
+    refuse_lists("Impute", name, values)
     array: npt.NDArray[Any] = np.asarray(values)
     return array.astype(object) if array.dtype.kind in "US" else array
 
