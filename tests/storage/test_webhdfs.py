@@ -31,7 +31,7 @@ from hopyard.errors import (
 from hopyard.storage import HDFSStore, open_store
 from hopyard.storage import hdfs as hdfs_module
 from hopyard.storage.hdfserrors import TOKEN
-from hopyard.storage.webhdfs import Client, WebError
+from hopyard.storage.webhdfs import Client
 
 _ROOT = b'{"FileStatus": {"length": 0, "type": "DIRECTORY", "modificationTime": 0, "pathSuffix": ""}}'
 _EMPTY = b'{"FileStatuses": {"FileStatus": []}}'
@@ -265,7 +265,7 @@ def test_a_certificate_must_be_trusted(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_bytes_are_not_taken_from_where_nothing_is_encrypted() -> None:
     client = Client("swebhdfs://gateway")
-    with pytest.raises(WebError, match=r"^gateway:9871 sends to http://node:1, which is not encrypted$"):
+    with pytest.raises(RuntimeError, match=r"^gateway:9871 sends to http://node:1, which is not encrypted$"):
         client._at_data_node(
             f"http://node:1/a?delegation={_CANARY}", [], lambda *_: pytest.fail("it was asked")
         )

@@ -32,10 +32,6 @@ _DATA_NODES = 3  # that are tried for one file
 _PASSING = (502, 503, 504)  # what a proxy answers whose server is gone
 
 
-class WebError(RuntimeError):
-    """What a server answered that has no class of Python's."""
-
-
 @dataclass(frozen=True)
 class FileStatus:
     """What a server tells of a file or directory."""
@@ -70,7 +66,7 @@ class Client:
         url: ``webhdfs://host:port``, or ``swebhdfs://`` for HTTPS.
         silence: seconds in which the server must say something.
 
-    Methods raise FileNotFoundError, FileExistsError, WebError, or another OSError where nothing answers. No error tells
+    Methods raise FileNotFoundError, FileExistsError, RuntimeError, or another OSError where nothing answers. No error tells
     more of a URL than host and port: the rest of it may hold a token.
     """
 
@@ -117,7 +113,7 @@ class Client:
         """Give a file another name, in one step.
 
         Raises:
-            WebError: the server cannot rename over a file, or the name is one of a directory. Nothing was changed.
+            RuntimeError: the server cannot rename over a file, or the name is one of a directory. Nothing was changed.
         """
         # A gateway would move the file into a directory of that name.
         if not self._replaces and (found := self._there(after)) is not None and found.isdir:
@@ -142,7 +138,7 @@ class Client:
             raise FileNotFoundError(f"{before}, or the directory of {after}, is not there")
         if not overwrite:
             raise FileExistsError(f"{after} already exists")
-        raise WebError(f"{self._place} {NO_REPLACING}")
+        raise RuntimeError(f"{self._place} {NO_REPLACING}")
 
     def _there(self, path: str) -> FileStatus | None:
         try:
@@ -192,7 +188,9 @@ class Client:
         parts = urlsplit(location)
         secure = parts.scheme == "https"
         if self._secure and not secure:
-            raise WebError(f"{self._place} sends to {parts.scheme}://{parts.netloc}, which is not encrypted")
+            raise RuntimeError(
+                f"{self._place} sends to {parts.scheme}://{parts.netloc}, which is not encrypted"
+            )
         connection = self._connection(secure, parts.hostname or "", parts.port or (443 if secure else 80))
         try:
             with failures(f"the data node {parts.netloc}"):
@@ -273,18 +271,18 @@ class Client:
             raise FileNotFoundError(message)
         if kind == "FileAlreadyExistsException":
             raise FileExistsError(message)
-        raise WebError(f"{kind}: {message}")
+        raise RuntimeError(f"{kind}: {message}")
 
     def _strange(self, answer: _Answer) -> Exception:
         said = f"HTTP {answer.status} {answer.reason}".strip()
         if answer.status in _PASSING:
             return ConnectionError(f"{self._place}: {said}")
         if answer.status == 401:
-            return WebError(f"{self._place}: {said}")
+            return RuntimeError(f"{self._place}: {said}")
         return self._no_webhdfs(f"it answers {said}")
 
-    def _no_webhdfs(self, why: str) -> WebError:
-        return WebError(f"{self._place} {NO_WEBHDFS}: {why}")
+    def _no_webhdfs(self, why: str) -> RuntimeError:
+        return RuntimeError(f"{self._place} {NO_WEBHDFS}: {why}")
 
 
 class Reader:
@@ -349,16 +347,16 @@ def _user() -> str:
     try:
         return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
     except (KeyError, OSError):  # a container may run as a number without a name
-        raise WebError("this process has no user name; HADOOP_USER_NAME gives it one") from None
+        raise RuntimeError("this process has no user name; HADOOP_USER_NAME gives it one") from None
 
 
 def _status(path: str, told: Mapping[str, Any]) -> FileStatus:
     return FileStatus(path, int(told["length"]), told["type"] == "DIRECTORY", int(told["modificationTime"]))
 
 
-def _both_directories(before: str, after: str) -> WebError:
+def _both_directories(before: str, after: str) -> RuntimeError:
     """The error of a name node that is to rename a file to the name of a directory."""
-    return WebError(f"Source {before} and destination {after} must both be directories")
+    return RuntimeError(f"Source {before} and destination {after} must both be directories")
 
 
 def _without(dead: Sequence[str]) -> dict[str, str]:
@@ -413,9 +411,9 @@ def failures(place: str) -> Iterator[None]:
     except RemoteDisconnected:
         raise ConnectionError(f"{place}: it hung up") from None
     except BadStatusLine:
-        raise WebError(f"{place} {NO_WEBHDFS}: it does not answer in HTTP") from None
+        raise RuntimeError(f"{place} {NO_WEBHDFS}: it does not answer in HTTP") from None
     except ssl.SSLError as error:
-        raise WebError(f"{place} {NO_WEBHDFS}: {error.reason or 'no HTTPS'}") from None
+        raise RuntimeError(f"{place} {NO_WEBHDFS}: {error.reason or 'no HTTPS'}") from None
     except TimeoutError:
         raise TimeoutError(f"{place}: timed out") from None
     except HTTPException as error:
