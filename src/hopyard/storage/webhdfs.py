@@ -66,8 +66,8 @@ class Client:
         url: ``webhdfs://host:port``, or ``swebhdfs://`` for HTTPS.
         silence: seconds in which the server must say something.
 
-    Methods raise FileNotFoundError, FileExistsError, RuntimeError, or another OSError where nothing answers. No error tells
-    more of a URL than host and port: the rest of it may hold a token.
+    Methods raise FileNotFoundError, FileExistsError, RuntimeError for other answers, or another OSError where nothing
+    answers. No error tells more of a URL than host and port: the rest of it may hold a token.
     """
 
     def __init__(self, url: str, silence: float = _SILENCE) -> None:
