@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score, top_k_accuracy_score
 from torch import nn
 
 from hopyard.errors import EstimatorError
-from hopyard.training.estimator import class_weights
+from hopyard.training.class_weights import class_weights
 from hopyard.training.keras.weights import class_table
 from hopyard.training.metrics import metric_named
 from hopyard.training.torch.loss import Loss
@@ -68,6 +68,13 @@ def test_weights_of_classes_below_zero_are_refused(weight: Any) -> None:
         EstimatorError, match=r"class_weight=.* was given, but weights are numbers of at least 0\."
     ):
         class_weights(weight)
+
+
+@pytest.mark.parametrize(
+    "weight", [[1.0, 5.0], (1, 5), np.array([1, 5]), torch.tensor([1.0, 5.0]), {0: 1, 1: np.float32(5)}]
+)
+def test_class_weights_may_come_in_any_container(weight: Any) -> None:
+    assert class_weights(weight) == ({0: 1.0, 1: 5.0}, isinstance(weight, dict))
 
 
 @pytest.mark.parametrize("weight", ["balanced", 3])

@@ -41,50 +41,6 @@ each input a column, or scalar columns side by side."""
 ClassWeight: TypeAlias = Mapping[int, float] | Sequence[float]
 
 
-def class_weights(given: Any) -> tuple[dict[int, float], bool]:
-    """The weight of each class, and whether there may be other classes, which weigh 1: they were given as a dict.
-
-    Raises:
-        EstimatorError: they are no weights of classes.
-    """
-    said = f"class_weight={given!r} was given, but"
-    if isinstance(given, str) or not isinstance(given, Mapping | Iterable):
-        raise EstimatorError(
-            f"{said} it must be a dict of classes and weights, or a sequence with a weight for each class. Weights "
-            "that balance classes are {class: rows / (classes * rows of the class)}, counted in the training data."
-        )
-    if isinstance(given, Mapping):
-        if any(isinstance(key, bool) or not isinstance(key, int | np.integer) or key < 0 for key in given):
-            raise EstimatorError(
-                f"{said} its keys must be classes: ints from 0, as in the label column; e.g. "
-                "class_weight={0: 1.0, 1: 5.0}."
-            )
-        weights = {int(key): weight for key, weight in given.items()}
-    else:
-        weights = dict(enumerate(given))
-    if not all(isinstance(weight, int | float | np.number) and weight >= 0 for weight in weights.values()):
-        raise EstimatorError(
-            f"{said} weights are numbers of at least 0. Give classes that should not count the weight 0."
-        )
-    return {key: float(weight) for key, weight in weights.items()}, isinstance(given, Mapping)
-
-
-def no_class(value: float) -> EstimatorError:
-    """The error of a label that ``class_weight`` cannot weigh."""
-    return EstimatorError(
-        f"class_weight was given, but the labels hold {value:g}, and classes are whole numbers from 0. Use "
-        "sample_weight_column to weigh rows of other labels."
-    )
-
-
-def class_without_weight(number: int, weights: int) -> EstimatorError:
-    """The error of a class beyond those of a sequence of weights."""
-    return EstimatorError(
-        f"class_weight was given as a sequence of {weights}, but the labels hold class {number}. Give it a weight for "
-        "each class, or a dict, whose other classes weigh 1."
-    )
-
-
 """Weight of each class's rows in the loss, by class."""
 
 UNKNOWN_BATCHES = 1_000

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from hopyard.errors import EstimatorError
-from hopyard.training.estimator import ClassWeight, class_weights, class_without_weight, no_class
+from hopyard.training.class_weights import class_weights, class_without_weight, no_class
+from hopyard.training.estimator import ClassWeight
 
 
 def class_table(class_weight: ClassWeight) -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
@@ -19,9 +20,8 @@ def class_table(class_weight: ClassWeight) -> Callable[[np.ndarray[Any, Any]], n
         EstimatorError: they are no weights of classes; later, labels have none.
     """
     of_class, others_weigh_one = class_weights(class_weight)
-    table = np.ones(
-        max(of_class, default=-1) + 2, np.float32
-    )  # the last entry is that of all further classes
+    # The last entry is that of all further classes.
+    table = np.ones(max(of_class, default=-1) + 2, np.float32)
     for number, weight in of_class.items():
         table[number] = weight
 

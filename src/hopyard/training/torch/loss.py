@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 from hopyard.errors import EstimatorError
-from hopyard.training.estimator import ClassWeight, class_weights, class_without_weight, no_class
+from hopyard.training.class_weights import class_weights, class_without_weight, no_class
+from hopyard.training.estimator import ClassWeight
 
 Labels: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 
