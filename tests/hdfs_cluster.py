@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from hopyard.storage import Store
+
 JAR = "hadoop-client-minicluster-*.jar"
 _OF_SPARK = ("hadoop-client-", "slf4j-api", "jcl-over-slf4j", "log4j-", "commons-l", "leveldbjni")
 _HDFS = "org.apache.hadoop.hdfs"
@@ -220,6 +222,13 @@ class HdfsCluster:
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def until_everywhere(self, store: Store, name: str) -> None:
+        """Wait until the name node knows a file on all data nodes, which report it a moment after it is written."""
+        end = time.monotonic() + _PATIENCE
+        while store.hosts(name).keys() != set(self.hosts):
+            assert time.monotonic() < end, f"{name} is on {store.hosts(name)}"
+            threading.Event().wait(0.05)
 
     def _is_active(self, number: int) -> bool:
         return self._tool("DFSHAAdmin", "-getServiceState", str(number)).strip().endswith("active")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import socket
-import time
 import urllib.request
 from collections import Counter
 from pathlib import Path
@@ -42,10 +41,9 @@ def told_by_name_node(hdfs: HdfsCluster, path: str) -> Counter[str]:
 
 def test_a_file_is_where_its_blocks_are(hdfs: HdfsCluster, folder: str, single: HDFSStore) -> None:
     HDFSStore(folder).put("a/both", b"x" * 1000)
-    end = time.monotonic() + 30
-    while len(hosts := HDFSStore(folder).at("a").hosts("both")) < 2:  # until the other data node has reported
-        assert time.monotonic() < end
-    assert hosts == dict.fromkeys(hdfs.hosts, 1000)
+    store = HDFSStore(folder).at("a")
+    hdfs.until_everywhere(store, "both")
+    assert store.hosts("both") == dict.fromkeys(hdfs.hosts, 1000)
     single.put("one", b"x" * 10_000)
     hosts = single.hosts("one")
     assert sum(hosts.values()) == 10_000

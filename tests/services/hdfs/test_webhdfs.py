@@ -97,6 +97,7 @@ def test_it_is_the_same_file_system(hdfs: HdfsCluster, web: str, path: str) -> N
     assert over_http.version("a/b") == native.version("a/b")
     assert list(over_http.list()) == list(native.list())
     assert native.put_new("a/b", b"3") is over_http.put_new("a/b", b"3") is False
+    hdfs.until_everywhere(native, "a/b")
     assert over_http.hosts("a/b") == native.hosts("a/b") == dict.fromkeys(hdfs.hosts, 2)
 
 
@@ -152,6 +153,7 @@ def test_a_data_node_that_dies_in_the_middle_of_a_read(
 ) -> None:
     store, content = HDFSStore(web), np.random.default_rng(0).bytes(64_000_000)
     store.put("a", content)
+    hdfs.until_everywhere(store, "a")
     monkeypatch.setattr(hdfs_module, "_PATIENCE", 0.0)  # it is asked of another data node at once
     killed = []
 
