@@ -1,17 +1,20 @@
 """Claim: a first epoch over a bucket is as fast as the wire, begins within two seconds, and later ones ask nothing.
 
-    HOPYARD_S3_SERVER=versitygw python benchmarks/stream.py [--megabytes 370] [--repeats 3]
+    HOPYARD_S3_SERVER=versitygw python benchmarks/stream.py [--megabytes 370] [--images 8000] [--repeats 3]
 
 A real S3 server on this machine, behind a wire with 30 ms of latency and 100 MB/s (``tests/slow_wire.py``), and
-without one. Prints a JSON line for each: the MB/s of a cold epoch of float32[768] in foreign Parquet, beside eight
-readers of bare ranges over the same objects, in turns; seconds to the first batch of data that is larger than a window;
-requests and bytes beside the least that the columns need; memory that the loader adds.
+without one. Prints a JSON line for each: the MB/s of a cold epoch of foreign Parquet, beside the limit, which is the
+slower of eight readers of bare ranges over the same objects and of the decoder alone over the same bytes in memory, in
+turns; seconds to the first batch; requests and bytes beside the least that the columns need; memory that the loader
+adds. Rows are float32[768], and JPEG of 224x224 that simplejpeg decodes on all cores, in each epoch. Then floats that
+are more than a window.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -20,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -29,13 +33,14 @@ import pyarrow.parquet as pq
 from _peers import PeerError
 from _peers import environment as peer_environment
 from _stream_peers import ENVIRONMENTS, MAKE, READ
+from images import encode
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.s3_gateway import PROGRAM, Gateway
 from tests.slow_wire import Settings, SlowWire, slow_wire
 
 HERE = Path(__file__).resolve().parent
-WIDTH, FILES, GROUP = 768, 4, 4096
+WIDTH, FILES, DIFFERENT = 768, 4, 500
 AT_ONCE, RANGE = 8, 8 << 20
 SLOWEST = 60  # seconds of a peer's epoch
 
@@ -49,11 +54,12 @@ def anonymous():
 OURS = (
     COMMON
     + """
-from hopyard.data import open_dataset
+from hopyard.data import image, open_dataset
 import threading
 data, batch = sys.argv[1], int(sys.argv[2])
 started = time.perf_counter()
-loader = open_dataset(data, columns=["x", "label"]).loader(batch_size=batch, shuffle=True)
+decode = {"x": image()} if sys.argv[4] == "images" else None
+loader = open_dataset(data, columns=["x", "label"], decode=decode).loader(batch_size=batch, shuffle=True)
 before, peak, stop = anonymous(), 0, threading.Event()
 def watch():
     global peak
@@ -85,22 +91,52 @@ print(json.dumps({"seconds": [time.perf_counter() - started], "bytes": total}))
 """
 )
 
+DECODER = (
+    COMMON
+    + """
+import pyarrow.dataset
+from images import into_batches
+encoded = pyarrow.dataset.dataset(sys.argv[1]).to_table(["x"])["x"].to_pylist()
+started = time.perf_counter()
+into_batches(encoded, os.cpu_count())
+print(json.dumps({"seconds": [time.perf_counter() - started]}))
+"""
+)
 
-def write(folder: Path, megabytes: int) -> int:
-    """Files of others: lists of floats, as pandas and Arrow write them. Returns the rows."""
+
+def write_floats(folder: Path, megabytes: int) -> None:
+    """Files of others: lists of floats, as pandas and Arrow write them."""
     rows = megabytes * 1_000_000 // (4 * WIDTH)
     generator = np.random.default_rng(0)
-    for number in range(FILES):
-        part = rows * (number + 1) // FILES - rows * number // FILES
-        values = generator.standard_normal(part * WIDTH, np.float32)
-        table = pa.table(
-            {
-                "x": pa.FixedSizeListArray.from_arrays(values, WIDTH),
-                "label": generator.integers(0, 10, part),
-            }
-        )
-        pq.write_table(table, folder / f"{number}.parquet", row_group_size=GROUP, compression="none")
-    return rows
+    for number, part in enumerate(parts(rows, FILES)):
+        values = generator.standard_normal(len(part) * WIDTH, np.float32)
+        write(folder, number, pa.FixedSizeListArray.from_arrays(values, WIDTH), 4096)
+
+
+def write_images(folder: Path, rows: int) -> None:
+    """Files with a column of JPEG; the same images come again and again, which no codec or decoder here notices."""
+    encoded = encode(DIFFERENT, 224, 224)
+    for number, part in enumerate(parts(rows, FILES)):
+        write(folder, number, pa.array([encoded[row % DIFFERENT] for row in part], pa.binary()), 500)
+
+
+def write(folder: Path, number: int, column: pa.Array, group: int) -> None:
+    labels = np.random.default_rng(number).integers(0, 10, len(column))
+    table = pa.table({"x": column, "label": labels})
+    path = folder / f"{number}.parquet"
+    pq.write_table(table, path, row_group_size=group, compression="none", use_dictionary=False)
+
+
+WRITE: dict[str, Callable[[Path, int], None]] = {"floats": write_floats, "images": write_images}
+
+
+def parts(rows: int, files: int) -> list[range]:
+    bounds = [rows * number // files for number in range(files + 1)]
+    return [range(*pair) for pair in itertools.pairwise(bounds)]
+
+
+def bytes_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.parquet"))
 
 
 def least(folder: Path) -> tuple[int, int]:
@@ -112,7 +148,7 @@ def least(folder: Path) -> tuple[int, int]:
 def run(code: str, environment: dict[str, str], *arguments: object) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="hopyard-bench-") as cache:
         done = subprocess.run(
-            [sys.executable, "-c", code, *map(str, arguments)], check=True, stdout=subprocess.PIPE,
+            [sys.executable, "-c", code, *map(str, arguments)], check=True, stdout=subprocess.PIPE, cwd=HERE,
             env={**os.environ, **environment, "HOPYARD_CACHE": cache},
         )  # fmt: skip
     return json.loads(done.stdout.splitlines()[-1])
@@ -134,7 +170,8 @@ def report(name: str, value: float, unit: str, peer: str, than: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--megabytes", type=int, default=370)
+    parser.add_argument("--megabytes", type=int, default=370, help="of floats; 0: none")
+    parser.add_argument("--images", type=int, default=8000, help="0: none")
     parser.add_argument(
         "--large", type=int, default=1500, help="megabytes of the data beyond a window; 0: none"
     )
@@ -150,40 +187,43 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="hopyard-bench-") as folder:
         gateway = Gateway(program, Path(folder))
         try:
-            data = gateway.data / "bench" / "small"
-            data.mkdir(parents=True)
-            write(data, arguments.megabytes)
-            for title, latency, speed in (("30 ms, 100 MB/s", 0.03, 1e8), ("no wire", 0.0, 0.0)):
-                if speed:
-                    with slow_wire(Settings(gateway.url, latency, speed)) as wire:
-                        environment = gateway.environment(wire.url)
-                        speed = cold_epochs(title, environment, data, arguments.repeats, wire)
-                        peers(arguments.peers.split(","), environment, data, speed)
-                else:
-                    cold_epochs(title, gateway.environment(), data, arguments.repeats, None)
+            bucket = gateway.data / "bench"
+            for kind, amount in (("floats", arguments.megabytes), ("images", arguments.images)):
+                if amount:
+                    (bucket / kind).mkdir(parents=True)
+                    WRITE[kind](bucket / kind, amount)
+                    compare(kind, gateway, bucket / kind, arguments.repeats, arguments.peers.split(","))
             if arguments.large:
-                large = gateway.data / "bench" / "large"
-                large.mkdir()
-                write(large, arguments.large)
+                large = bucket / "large"
+                large.mkdir(parents=True)
+                write_floats(large, arguments.large)
                 with slow_wire(Settings(gateway.url, 0.03, 1e8)) as wire:
-                    got = run(OURS, gateway.environment(wire.url), "s3://bench/large", 256, 1)
+                    got = run(OURS, gateway.environment(wire.url), "s3://bench/large", 256, 1, "floats")
                 report("first batch of data beyond a window", got["first"], "s", "2 s", 2)
-                size = sum(path.stat().st_size for path in large.glob("*.parquet"))
-                report("cold epoch beyond a window", size / 1e6 / got["seconds"][0], "MB/s", "the wire", 100)
+                speed = bytes_of(large) / 1e6 / got["seconds"][0]
+                report("cold epoch beyond a window", speed, "MB/s", "the wire", 100)
                 report("memory beyond a window", got["memory"] / 1e6, "MB", "300 MB", 300)
         finally:
             gateway.stop()
 
 
+def compare(kind: str, gateway: Gateway, data: Path, repeats: int, names: list[str]) -> None:
+    with slow_wire(Settings(gateway.url, 0.03, 1e8)) as wire:
+        environment = gateway.environment(wire.url)
+        speed = cold_epochs(kind, "30 ms, 100 MB/s", environment, data, repeats, wire)
+        peers(kind, names, environment, data, speed)
+    cold_epochs(kind, "no wire", gateway.environment(), data, repeats, None)
+
+
 def cold_epochs(
-    title: str, environment: dict[str, str], data: Path, repeats: int, wire: SlowWire | None
+    kind: str, title: str, environment: dict[str, str], data: Path, repeats: int, wire: SlowWire | None
 ) -> float:
     """Measure and report first epochs; returns their speed in MB/s."""
-    size = sum(path.stat().st_size for path in data.glob("*.parquet"))
-    ours, theirs, warm, memory, first = [], [], [], [], []
+    megabytes = bytes_of(data) / 1e6
+    ours, ranges, decoder, warm, memory, first = [], [], [], [], [], []
     for _ in range(repeats):
         before = wire.passed() if wire else None
-        got = run(OURS, environment, "s3://bench/small", 256, 2)
+        got = run(OURS, environment, f"s3://bench/{kind}", 256, 2, kind)
         ours.append(got["seconds"][0])
         warm.append(got["seconds"][1])
         memory.append(got["memory"])
@@ -191,40 +231,29 @@ def cold_epochs(
         if wire and before:
             after = wire.passed()
             requests, received = after.requests - before.requests, after.received - before.received
-        theirs.append(run(RANGES, environment, "s3://bench/small", RANGE, AT_ONCE)["seconds"][0])
-    limit = size / 1e6 / statistics.median(theirs)
-    report(
-        f"cold epoch, {title}",
-        size / 1e6 / statistics.median(ours),
-        "MB/s",
-        "eight bare ranged readers",
-        limit,
-    )
-    report(
-        f"first batch, {title}",
-        statistics.median(first),
-        "s",
-        "eight bare ranged readers",
-        statistics.median(theirs),
-    )
-    report(
-        f"warm epoch, {title}",
-        size / 1e6 / statistics.median(warm),
-        "MB/s",
-        "cold",
-        size / 1e6 / statistics.median(ours),
-    )
+        ranges.append(run(RANGES, environment, f"s3://bench/{kind}", RANGE, AT_ONCE)["seconds"][0])
+        if kind == "images":
+            decoder.append(run(DECODER, environment, data)["seconds"][0])
+    limits = {"eight bare ranged readers": statistics.median(ranges)}
+    if decoder:
+        limits["the decoder alone"] = statistics.median(decoder)
+    limit = max(limits, key=lambda name: limits[name])
+    speed, warm_speed = (megabytes / statistics.median(seconds) for seconds in (ours, warm))
+    what = f"{kind}, {title}"
+    report(f"cold epoch of {what}", speed, "MB/s", limit, megabytes / limits[limit])
+    report(f"first batch of {what}", statistics.median(first), "s", limit, limits[limit])
+    against = ("the decoder alone", megabytes / limits["the decoder alone"]) if decoder else ("cold", speed)
+    report(f"warm epoch of {what}", warm_speed, "MB/s", *against)
     if wire:
         fewest, bytes_ = least(data)
-        report("requests of a cold epoch", requests, "requests", "the least", fewest)
-        report("bytes of a cold epoch", received / 1e6, "MB", "the least", bytes_ / 1e6)
-        report("memory that the loader adds", max(memory) / 1e6, "MB", "300 MB", 300)
-    return size / 1e6 / statistics.median(ours)
+        report(f"requests of a cold epoch of {kind}", requests, "requests", "the least", fewest)
+        report(f"bytes of a cold epoch of {kind}", received / 1e6, "MB", "the least", bytes_ / 1e6)
+        report(f"memory that the loader of {kind} adds", max(memory) / 1e6, "MB", "300 MB", 300)
+    return speed
 
 
-def peers(names: list[str], environment: dict[str, str], data: Path, ours: float) -> None:
+def peers(kind: str, names: list[str], environment: dict[str, str], data: Path, ours: float) -> None:
     """Measure and report one epoch of each peer over the same rows, on the same wire."""
-    size = sum(path.stat().st_size for path in data.glob("*.parquet"))
     rows = sum(pq.read_metadata(path).num_rows for path in data.glob("*.parquet"))
     for number, name in enumerate(filter(None, names)):
         script = [HERE / "_stream_peers.py"]
@@ -232,23 +261,22 @@ def peers(names: list[str], environment: dict[str, str], data: Path, ours: float
         try:
             python = peer_environment(ENVIRONMENTS.get(name, "modern"))
             if name in MAKE:
-                place = data.parent / f"peer{number}"
+                place = data.parent / f"{kind}-peer{number}"
                 place.mkdir()
-                call([python, *script, "make", name, place, rows], environment, 600)
+                call([python, *script, "make", name, kind, place, data], environment, 600)
             with tempfile.TemporaryDirectory(prefix="hopyard-bench-") as cache:
-                command = [python, *script, "read", name, f"bench/{place.name}", cache]
+                command = [python, *script, "read", name, kind, f"bench/{place.name}", cache]
                 got = json.loads(call(command, environment, SLOWEST).splitlines()[-1])
             assert got["rows"] == rows, got
         except subprocess.TimeoutExpired:
-            print(
-                json.dumps({"name": f"cold epoch of {name}", "error": f"not done in {SLOWEST} s"}), flush=True
-            )
+            failure = f"not done in {SLOWEST} s"
         except (PeerError, subprocess.CalledProcessError) as error:
-            said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
-            print(json.dumps({"name": f"cold epoch of {name}", "error": said[:300]}), flush=True)
+            failure = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1][:300]
         else:
-            theirs = size / 1e6 / got["seconds"]
-            report(f"cold epoch beside {name}'s {theirs:.1f} MB/s", ours, "MB/s", name, theirs)
+            theirs = bytes_of(data) / 1e6 / got["seconds"]
+            report(f"cold epoch of {kind} beside {name}'s {theirs:.1f} MB/s", ours, "MB/s", name, theirs)
+            continue
+        print(json.dumps({"name": f"cold epoch of {kind} of {name}", "error": failure}), flush=True)
 
 
 def call(command: list[object], environment: dict[str, str], seconds: float) -> str:

@@ -17,7 +17,7 @@ from hopyard.errors import DataError
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.tune import GridSearch, hp_choice
-from hopyard.tune.model import Model
+from hopyard.tune.run import Model
 
 MANY = 300
 """More rows than the check before a search looks at."""

@@ -22,7 +22,7 @@ from hopyard.errors import DataError, UsageError
 from hopyard.storage import MemoryStore
 from hopyard.torch import TorchEstimator
 from hopyard.tune import GridSearch, hp_choice
-from hopyard.tune.model import Model
+from hopyard.tune.run import Model
 
 Rows = list[list[int] | None]
 LENGTH = 4

@@ -24,7 +24,7 @@ from hopyard.errors import ColumnError, DataError, TrialError
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.torch import TorchEstimator
 from hopyard.tune import GridSearch, hp_choice
-from hopyard.tune.model import Model
+from hopyard.tune.run import Model
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -11,6 +11,7 @@ from hopyard.data.cache.node import NodeCache
 from hopyard.data.contract import RowSource
 from hopyard.data.loader import Batches, Loader
 from hopyard.data.order import WINDOW_BYTES, Reach, Rows
+from hopyard.data.reading.reader import Reader
 from hopyard.errors import UsageError
 from hopyard.missing import missing_extra
 
@@ -168,3 +169,23 @@ class Partitioned(BaseDataset):
     def content(self) -> str:
         """Digest that differs if the rows are others, on this machine and now: part of the keys in that cache."""
         return self.fingerprint
+
+
+class RowGroups(Partitioned):
+    """A dataset of row groups of Parquet files, whose rows have neighbours that windows can be cut from.
+
+    Attributes:
+        prepared: whether ``prepare`` wrote the files, so that their rows are shuffled.
+        group_rows: the rows of each row group.
+    """
+
+    prepared: bool
+    group_rows: tuple[int, ...]
+
+    @abstractmethod
+    def reader(self) -> Reader:
+        """The dataset's files, opened at the first call in a process."""
+
+    @abstractmethod
+    def part(self, chosen: Sequence[int]) -> RowGroups:
+        """The dataset of these row groups (0 to ``num_row_groups - 1``)."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from hopyard.data.base import Partitioned
+from hopyard.data.base import RowGroups
 from hopyard.data.cache.node import NodeCache
 from hopyard.data.columns.policies import Policies
 from hopyard.data.combining.window_columns import WindowColumns
@@ -48,7 +48,7 @@ class Skipped:
     reason: str
 
 
-class Dataset(Partitioned):
+class Dataset(RowGroups):
     """Rows of a prepared dataset, of one of its partitions, or of Parquet files as they are.
 
     Picklable: the places of the files travel, and the part of the manifest that is about them.

@@ -14,9 +14,8 @@ from hopyard.tune.callbacks import Callback, TrialInfo
 from hopyard.tune.compare import compare
 from hopyard.tune.listing import list_runs
 from hopyard.tune.mlflow import MLflowCallback
-from hopyard.tune.model import Model, load_model
 from hopyard.tune.pictures import draw_curves, draw_schedule
-from hopyard.tune.run import Run, open_run
+from hopyard.tune.run import Model, Run, load_model, open_run
 from hopyard.tune.search import Search
 from hopyard.tune.searches import (
     ASHA,

@@ -45,11 +45,10 @@ from hopyard.tune.differences import what_differs
 from hopyard.tune.environment import command, environment, environment_changes
 from hopyard.tune.inputs import Arrays, SearchData, Splits, origin
 from hopyard.tune.listing import RUN_FORMAT, check_header
-from hopyard.tune.model import Model
 from hopyard.tune.observers import check_logs, observers_of
 from hopyard.tune.progress import ProgressDisplay
 from hopyard.tune.recipe import code_along
-from hopyard.tune.run import Run
+from hopyard.tune.run import Model, Run
 from hopyard.tune.whereabouts import held_by_nodes, whereabouts
 from hopyard.tune.work import TrainingWork
 from hopyard.wording import are, counted

@@ -19,8 +19,8 @@ from hopyard.tune.arguments import DEFAULTS, MOST_PARTITIONS, Arguments, check_a
 from hopyard.tune.callbacks import Callback
 from hopyard.tune.inputs import Ready, SearchData, Splits, inputs_of
 from hopyard.tune.launch import Launch
-from hopyard.tune.model import Model
 from hopyard.tune.recipe import pickle_search
+from hopyard.tune.run import Model
 from hopyard.wording import nearest
 
 

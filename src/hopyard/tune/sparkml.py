@@ -14,8 +14,8 @@ from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.objects.identity.usercode import user_code_by_value
 from hopyard.objects.pickles import dumps
 from hopyard.storage.format import check_format, format_header
-from hopyard.tune.model import Model
 from hopyard.tune.predicting.saved import unpack_model
+from hopyard.tune.run import Model
 from hopyard.tune.search import Search
 
 with warnings.catch_warnings():

@@ -36,9 +36,8 @@ from hopyard.storage.format import format_header
 from hopyard.training import Program, has_trunk, load_program
 from hopyard.tune.arguments import Arguments
 from hopyard.tune.inputs import Ready, SearchData
-from hopyard.tune.model import Model
 from hopyard.tune.pinned import Given, check_pinnable, names_of, pin
-from hopyard.tune.run import Run
+from hopyard.tune.run import Model, Run
 
 FORMAT = "stock-search"
 ABOUT, SEARCH = "search.json", "search.pkl"

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from hopyard.checks import integer
-from hopyard.data.base import BaseDataset
+from hopyard.data.base import BaseDataset, RowGroups
 from hopyard.data.combining.stretches import (
     Stretches,
     check_series,
@@ -31,9 +31,6 @@ from hopyard.data.schema import Schema
 from hopyard.data.stream import WindowStream
 from hopyard.errors import UsageError
 from hopyard.objects.digests import digest_json
-
-if TYPE_CHECKING:
-    from hopyard.data.dataset import Dataset
 
 Length: TypeAlias = int | Sequence[int]
 
@@ -74,7 +71,7 @@ class Windows(BaseDataset):
 
     def __init__(
         self,
-        base: Dataset,
+        base: RowGroups,
         length: Length,
         *,
         step: int = 1,
