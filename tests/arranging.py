@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import pytest
 
 SLOW_FOLDERS = ("tests/services/", "tests/long/", "tests/walks/")
-_SERVICES = ("spark", "ray", "hdfs", "keras")
+_SERVICES = {"spark": 0, "hdfs": 0, "ray": 1, "keras": 2}
+"""Which process gets the tests of each. Some need Spark and HDFS."""
 
 
 def service(item: pytest.Item) -> str | None:
@@ -33,7 +34,7 @@ def arranged(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
     for item in items:
         of.setdefault(service(item), []).append(item)
     parts: list[list[pytest.Item]] = [[] for _ in range(processes)]
-    for number, name in enumerate(_SERVICES):
+    for name, number in _SERVICES.items():
         parts[min(number, processes - 1)] += of.get(name, [])
     others = of.get(None, [])
     slow = [item for item in others if item.nodeid.startswith(SLOW_FOLDERS)]

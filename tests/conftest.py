@@ -102,10 +102,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(nextitem: pytest.Item | None) -> Generator[None, bool, bool]:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, bool, bool]:
     done = yield
-    if nextitem is None or arranging.service(nextitem) != "ray":
+    after = None if nextitem is None else arranging.service(nextitem)
+    if after != "ray":
         ray_cluster.stop()
+    if after != arranging.service(item):  # has imported its framework
+        gc.collect()
+        gc.freeze()
     return done
 
 

@@ -33,6 +33,7 @@ def cluster_if_there() -> Any:
         from ray.cluster_utils import Cluster
 
         about = {"num_cpus": 2, "object_store_memory": MEMORY, "resources": {"slot": 1}}
+        about["include_log_monitor"] = False  # which would send what workers print
         quickly = {"health_check_period_ms": 500}  # a lost node is noticed after 5 of them
         head = {**about, "include_dashboard": False, "_system_config": quickly}
         _running.append(Cluster(initialize_head=True, head_node_args=head))

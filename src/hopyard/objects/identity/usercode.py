@@ -42,6 +42,7 @@ def _file_of(name: str) -> str | None:
     return spec.origin if spec else None
 
 
+@functools.cache  # a path is resolved by a system call for each of its folders, and thousands of modules are asked for
 def _is_installed(file: str | None) -> bool:
     if file is None:
         return False
