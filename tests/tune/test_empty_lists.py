@@ -215,6 +215,18 @@ def test_empty_lists_without_a_type_say_that_they_have_none() -> None:
         prepare({"x": [[], None, []], "y": [None] * 3}, MemoryStore(), None, nulls="fill", ragged="keep")
 
 
+@pytest.mark.parametrize("kind", ["dict", "dicts", "iterable", "pandas", "arrow", "reader", "polars"])
+def test_a_validation_set_tells_no_types_of_training_data(kind: str) -> None:
+    text = r"tokens \(nothing but empty lists, of no type: give it one, .*; training data does not take that of a val"
+    of = KINDS[kind]
+    with pytest.raises(DataError, match=text):
+        prepare(of([[]] * 4), MemoryStore(), of([[1], [2, 3]]), ragged="keep")
+    typed = KINDS["typed arrow"] if kind in ("arrow", "reader", "polars") else of
+    rows: Any = [[]] * 4 if typed is not of else [np.empty(0, "int64")] * 4
+    prepared = prepare(typed(rows), MemoryStore(), of([[1], [2, 3]]), ragged="keep")
+    assert prepared.train.schema["tokens"] == prepared.val.schema["tokens"]
+
+
 def test_rows_that_are_no_lists_are_refused_with_the_form_to_give() -> None:
     text = r"column 'tokens' has one value in each of its 3 rows .* Give a list for each row; a single row x as \[x\]"
     for nulls, ragged in (("error", "pad"), ("fill", "keep")):
