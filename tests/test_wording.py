@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopyard.wording import describe_bytes, describe_seconds
+from hopyard.wording import describe_bytes, describe_seconds, unstyled
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,19 @@ def test_durations_are_readable(seconds: float, text: str) -> None:
 )
 def test_sizes_are_readable(count: float, text: str) -> None:
     assert describe_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    [
+        "\x1b[1m",
+        "\x1b[0m",
+        "\x1b[38;5;34m",
+        "\x1b[2K",
+        "\x1b[?25l",
+        "\x1b]8;;https://keras.io\x1b\\",
+        "\x1b]0;t\x07",
+    ],
+)
+def test_sequences_for_terminals_are_left_out_of_texts(sequence: str) -> None:
+    assert unstyled(f"a [1] {sequence}shape{sequence}\n]8;") == "a [1] shape\n]8;"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 _UNSEEN = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
 )
+_STYLES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _UNSAFE = re.compile(f"[{_UNSEEN}\ud800-\udfff\U000e0000-\U000e007f]")
 _UNSAFE_IN_LINE = re.compile(f"[\t\n{_UNSEEN}\ud800-\udfff\U000e0000-\U000e007f]")
 
@@ -20,6 +21,11 @@ def visible(text: str) -> str:
     if not _UNSAFE.search(text):
         return text
     return _UNSAFE.sub(_escaped, text.replace("\r\n", "\n"))
+
+
+def unstyled(text: str) -> str:
+    """``text`` of a library without the colours, links and other sequences of ECMA-48 that it has for terminals."""
+    return _STYLES.sub("", text)
 
 
 def one_line(text: str) -> str:

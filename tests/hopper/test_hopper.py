@@ -100,11 +100,12 @@ def test_a_failing_trial_is_recorded_with_its_evidence_and_stops_no_other(game: 
 def test_an_exception_of_the_work_itself_fails_the_trial_only(game: Any) -> None:
     def raises(request: Any) -> None:
         if request.trial == 2 and request.unit.phase == "validate":
-            raise RuntimeError("broken")
+            raise RuntimeError("\x1b[1mbroken\x1b[0m")
 
     state = game(MemoryStore(), InlineBackend(), behaviour=raises).play()
     assert state.trials[2].status == "failed"
-    assert "broken" in state.trials[2].error.describe()
+    assert state.trials[2].error.message == "broken"
+    assert "\x1b" not in state.trials[2].error.describe()
     assert [t.status for t in state.trials.values()].count("completed") == 3
 
 

@@ -24,11 +24,13 @@ def fail_after(lines: list[str]) -> Evidence:
         return gather(error, "build", 3, "hopyard.backend.output:last_lines")
 
 
-@pytest.mark.parametrize("lines", [[], ["first", "second"]])
-def test_the_last_lines_of_a_worker_are_text(lines: list[str], capfd: Any) -> None:
+@pytest.mark.parametrize(
+    ("lines", "told"), [([], []), (["\x1b[1mfirst\x1b[0m", "second"], ["first", "second"])]
+)
+def test_the_last_lines_of_a_worker_are_plain_text(lines: list[str], told: list[str], capfd: Any) -> None:
     with LocalBackend(num_workers=1, device="cpu") as backend:
         evidence = backend.submit(0, fail_after, lines).result()
-    assert evidence.log.splitlines() == lines
+    assert evidence.log.splitlines() == told
     assert ("last output of the worker:" in evidence.describe()) == bool(lines)
     assert evidence.describe().startswith("ValueError: too wide (build of partition 3")
 

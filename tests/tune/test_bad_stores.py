@@ -22,7 +22,6 @@ from hopyard.errors import (
     ColumnError,
     CorruptError,
     DataError,
-    EstimatorError,
     FormatError,
     HopyardError,
     InvalidNameError,
@@ -374,7 +373,8 @@ def test_what_a_model_cannot_predict_on_is_refused(search: Any, make_rows: Any, 
     ):
         model.evaluate({"features": data["features"]})
     with refused(
-        EstimatorError, "The model failed on inputs float32 (8, 3): mat1 and mat2 shapes cannot be multiplied"
+        DataError,
+        "column 'features' has rows of 3 values, but all that the model was trained on have 4. Give rows of that length, or train with ragged='pad' or ragged='keep' on rows of several.",
     ):
         model.predict(data["features"][:, :3])
     with refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -214,6 +215,18 @@ def test_empty_lists_without_a_type_say_that_they_have_none() -> None:
         prepare({"x": [[], None, []], "y": [None] * 3}, MemoryStore(), None, nulls="fill", ragged="keep")
 
 
+@pytest.mark.parametrize("kind", ["dict", "dicts", "iterable", "pandas", "arrow", "reader", "polars"])
+def test_a_validation_set_tells_no_types_of_training_data(kind: str) -> None:
+    text = r"tokens \(nothing but empty lists, of no type: give it one, .*; training data does not take that of a val"
+    of = KINDS[kind]
+    with pytest.raises(DataError, match=text):
+        prepare(of([[]] * 4), MemoryStore(), of([[1], [2, 3]]), ragged="keep")
+    typed = KINDS["typed arrow"] if kind in ("arrow", "reader", "polars") else of
+    rows: Any = [[]] * 4 if typed is not of else [np.empty(0, "int64")] * 4
+    prepared = prepare(typed(rows), MemoryStore(), of([[1], [2, 3]]), ragged="keep")
+    assert prepared.train.schema["tokens"] == prepared.val.schema["tokens"]
+
+
 def test_rows_that_are_no_lists_are_refused_with_the_form_to_give() -> None:
     text = r"column 'tokens' has one value in each of its 3 rows .* Give a list for each row; a single row x as \[x\]"
     for nulls, ragged in (("error", "pad"), ("fill", "keep")):
@@ -221,26 +234,68 @@ def test_rows_that_are_no_lists_are_refused_with_the_form_to_give() -> None:
             model_of(nulls, ragged).predict([1, 2, 3])
 
 
-def test_rows_of_several_lengths_are_refused_where_training_had_one() -> None:
-    """They were padded without a word, but not rows of one other length."""
+class Weighted(torch.nn.Module):
+    """A sum with weights, which one value a row broadcasts to."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x.reshape(len(x), -1) * self.weights).sum(1, keepdim=True)
+
+
+def trained_on_arrays(module: torch.nn.Module, shape: tuple[int, ...]) -> Model:
     def make(params: dict[str, Any]) -> TorchEstimator:
         return TorchEstimator(
-            torch.nn.Linear(3, 1), torch.optim.SGD, torch.nn.MSELoss(), optimizer_params=params
+            copy.deepcopy(module), torch.optim.SGD, torch.nn.MSELoss(), optimizer_params=params
         )
 
     search = GridSearch(
         InlineBackend(), MemoryStore(), make, {"lr": hp_choice([0.0])}, num_epochs=1, progress=False,
         feature_columns=["x"], label_columns=["y"],
     )  # fmt: skip
-    model = search.fit(
-        {"x": np.random.default_rng(0).random((16, 3), np.float32), "y": np.zeros((16, 1), np.float32)}
-    )
-    for rows in ([[1.0], [1.0, 2.0, 3.0]], [[1.0, 2.0, 3.0], []], [[]]):
-        with pytest.raises(
-            DataError, match=r"'x' has rows of [01] to [03] values, but all .* have 3. Give rows of"
-        ):
+    rows = np.random.default_rng(0).random((16, *shape), np.float32)
+    return search.fit({"x": rows, "y": np.zeros((16, 1), np.float32)})
+
+
+def test_rows_of_other_lengths_are_refused_where_training_had_one() -> None:
+    """Several lengths were padded without a word, and one value a row was taken for three equal ones."""
+    model = trained_on_arrays(Weighted(), (3,))
+    text = r"'x' has rows of {}, but all that the .* have 3\. Give rows of that length, or train with ragged='pad'"
+    for rows, said in (
+        ([[1.0], [1.0, 2.0, 3.0]], "1 to 3 values"),
+        ([[1.0, 2.0, 3.0], []], "0 to 3 values"),
+        ([[]], "0 values"),
+        ([[1.0], [2.0]], "1 value"),
+        (np.ones((2, 1)), "1 value"),
+        (np.ones((2, 4), np.float32), "4 values"),
+    ):
+        with pytest.raises(DataError, match=text.format(said)):
             model.predict(rows)
+        with pytest.raises(DataError, match=text.format(said)):
+            model.evaluate({"x": rows, "y": np.zeros(len(rows))})
+    with pytest.raises(
+        DataError, match=r"'x' has lists of arrays of shape \(3,\), but .* lists of single values"
+    ):
+        model.predict(np.ones((2, 4, 3)))
+    with pytest.raises(
+        DataError, match=r"'x' has one value in each of its 3 rows .* a single row x as \[x\]"
+    ):
+        model.predict(np.ones(3))
+    assert model.predict(np.ones((2, 3))).tolist() == [[3.0], [3.0]]
+
+
+def test_single_values_may_stand_for_vectors_of_one() -> None:
+    """Keras takes them so."""
+    assert trained_on_arrays(Weighted(), (1,)).predict(np.ones(2)).tolist() == [[3.0], [3.0]]
+
+
+def test_arrays_of_another_size_are_left_to_the_model() -> None:
+    """Convolutions take images of any size, encoders sequences of any length."""
+    mean = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(1, 1))
+    model = trained_on_arrays(mean, (1, 4, 4))
+    assert model.predict(np.ones((2, 1, 6, 5))).tolist() == model.predict(np.ones((2, 1, 4, 4))).tolist()
 
 
 @pytest.mark.parametrize("ragged", ["pad", "keep"])

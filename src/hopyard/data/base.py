@@ -119,6 +119,9 @@ class BaseDataset(RowSource):
                 ``shuffle=False``: batches that are shuffled here need not be again.
             workers, max_queue_size: threads that fetch batches ahead, and how many batches.
 
+        Its batches raise UnsupportedTypeError for lists of several lengths, which ``ragged="pad"`` or ``transform``
+        makes arrays of.
+
         Raises:
             UsageError: an argument is impossible.
         """

@@ -11,6 +11,7 @@ from hopyard.errors import Evidence
 from hopyard.hopper.scheduler import Start, Unit
 from hopyard.hopper.state import JournalRecord, TrialState
 from hopyard.objects import StateRef
+from hopyard.wording import unstyled
 
 
 class UnitOutcome(Protocol):
@@ -104,8 +105,8 @@ def evidence_of(error: BaseException, start: Start) -> Evidence:
     notes = "\n".join(getattr(error, "__notes__", ()))
     return Evidence(
         kind=type(error).__name__,
-        message=str(error),
-        traceback=notes or "".join(traceback.format_exception(error)),
+        message=unstyled(str(error)),
+        traceback=unstyled(notes or "".join(traceback.format_exception(error))),
         worker=start.worker,
         partition=start.unit.partition,
         phase=start.unit.phase,

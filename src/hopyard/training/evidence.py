@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import re
 import sysconfig
 import traceback
 from pathlib import Path
 
 import hopyard
 from hopyard.errors import Evidence, HopyardError
+from hopyard.wording import unstyled
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # which Keras has in its texts, for terminals
 _OURS = str(Path(hopyard.__file__).parent)
 _OTHERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
@@ -20,9 +19,9 @@ def gather(error: BaseException, phase: str, partition: int | None, log_tail: st
     """The evidence of ``error``, raised in ``phase`` on ``partition``; call it in the handler."""
     return Evidence(
         kind=type(error).__name__,
-        message=_COLOURS.sub("", str(error)),
-        traceback=_COLOURS.sub("", trimmed_traceback(error)),
-        log=_last_lines(log_tail),
+        message=unstyled(str(error)),
+        traceback=unstyled(trimmed_traceback(error)),
+        log=unstyled(_last_lines(log_tail)),
         partition=partition,
         phase=phase,
     )

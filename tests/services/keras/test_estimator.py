@@ -217,6 +217,7 @@ def test_predicting_other_rows_than_it_knows_is_said_in_short(chain: Callable[..
     assert str(caught.value).startswith("The model failed on inputs float32[5]: ")
     assert str(caught.value).endswith(". Give rows like those that it was trained on.")
     assert "Arguments received" not in str(caught.value)
+    assert "\x1b" not in str(caught.value)
 
 
 def test_a_weight_column_that_is_not_read_is_said(chain: Callable[..., Any]) -> None:

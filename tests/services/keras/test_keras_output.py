@@ -6,7 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from hopyard.errors import UsageError
+from hopyard.data import prepare
+from hopyard.errors import UnsupportedTypeError, UsageError
+from hopyard.storage import MemoryStore
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 if os.environ.get("CI") != "true":  # there it must not be missing
@@ -83,6 +85,26 @@ def test_columns_become_inputs_labels_and_weights(dataset):
         UsageError, match=r"'a' names two different things: 'id' and 'small'. Give each of inputs="
     ):
         dataset.keras_dataset({"a": "id"}, {"a": "small"})
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_lists_of_several_lengths_are_padded_or_refused_with_the_policy_to_give(workers):
+    lists = {"x": [[1.0, 2.0, 3.0], [4.0], [], [5.0, 6.0]] * 4, "y": np.arange(16.0)}
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+
+    def pad(batch, rng):
+        return {**batch, "x": np.stack([np.pad(row, (0, 3 - len(row))) for row in batch["x"]])}
+
+    kept = prepare(lists, MemoryStore(), None, ragged="keep").train
+    text = "'x' holds lists of several lengths, but Keras takes arrays: .* with ragged='pad' .* or pad the lists in tr"
+    with pytest.raises(UnsupportedTypeError, match=text):
+        model.fit(kept.keras_dataset("x", "y", batch_size=4, workers=workers), shuffle=False, verbose=0)
+    padded = prepare(lists, MemoryStore(), None, ragged="pad").train
+    for dataset, options in ((padded, {}), (kept, {"transform": pad})):
+        batches = dataset.keras_dataset("x", "y", batch_size=4, workers=workers, **options)
+        assert batches[0][0].shape == (4, 3)
+        model.fit(batches, shuffle=False, verbose=0)
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -246,7 +246,8 @@ def _elements(name: str, array: pa.Array) -> npt.NDArray[Any]:
             missing = array.is_null().to_pylist()
             what = "nulls" if all(missing) else "empty lists"
             raise UnsupportedTypeError(
-                f"{name} (nothing but {what}, of no type: give it one, such as pyarrow's list_(int64()))",
+                f"{name} (nothing but {what}, of no type: give it one, such as pyarrow's list_(int64()), or rows "
+                "numpy.empty(0, 'int64'); training data does not take that of a validation set)",
                 missing,
             ) from error
         if any(error.unknown):

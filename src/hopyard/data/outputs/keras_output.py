@@ -10,7 +10,8 @@ import keras
 
 from hopyard.data.contract import EpochStream
 from hopyard.data.loader import BatchSpan, Loader
-from hopyard.errors import UsageError
+from hopyard.data.ragged import Ragged
+from hopyard.errors import UnsupportedTypeError, UsageError
 
 ColumnNames: TypeAlias = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 """A column; several, as a dict by name; or, as ``loader(columns=)`` takes them, some of them side by side."""
@@ -82,10 +83,20 @@ class KerasDataset(keras.utils.PyDataset):  # type: ignore[misc]
         return len(self._loader)
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        """Batch ``index`` of the epoch."""
+        """Batch ``index`` of the epoch.
+
+        Raises:
+            UnsupportedTypeError: a column holds lists of several lengths.
+        """
         with self._lock:  # a stream belongs to one thread at a time
             batch = self._read(self._steps[index])
             self._ended |= index in (-1, len(self._steps) - 1)
+        if lists := [name for name, values in batch.items() if isinstance(values, Ragged)]:
+            raise UnsupportedTypeError(
+                f"Column {lists[0]!r} holds lists of several lengths, but Keras takes arrays: prepare or open the data "
+                f"with ragged='pad' (zeros up to the longest, and a column {lists[0]}_length), or pad the lists in "
+                "transform=."
+            )
         if keras.backend.backend() == "jax":
             from hopyard.data.outputs.jax_output import check_narrow
 

@@ -12,7 +12,7 @@ from hopyard.training.estimator import ClassWeight, Context, Estimator, Inputs, 
 from hopyard.training.keras.callbacks import check_callbacks
 from hopyard.training.keras.weights import class_table
 from hopyard.training.transforms import BatchTransform
-from hopyard.wording import brief
+from hopyard.wording import brief, unstyled
 
 if TYPE_CHECKING:
     import keras
@@ -147,7 +147,7 @@ class KerasEstimator(Estimator):
                     run_eagerly=self.run_eagerly,
                 )
             except (ValueError, TypeError) as error:
-                raise EstimatorError(f"Keras cannot compile the model: {error}") from error
+                raise EstimatorError(f"Keras cannot compile the model: {unstyled(str(error))}") from error
         return self.model
 
     def _check(self) -> None:

@@ -41,6 +41,7 @@ from hopyard.training.keras.metrics import (
 from hopyard.training.keras.ownership import claim
 from hopyard.training.keras.state import as_numpy, from_tree, names_of, to_tree, values_of
 from hopyard.training.transforms import BatchTransform, transformed
+from hopyard.wording import unstyled
 
 _RATE = "/learning_rate"
 _log = logging.getLogger("hopyard")
@@ -374,8 +375,9 @@ class KerasReplica(Replica):
             self.module.export(str(path), format="onnx", verbose=False)
         except Exception as error:
             raise EstimatorError(
-                f"Keras could not export the model to ONNX ({type(error).__name__}: {error}). On TensorFlow it "
-                "needs the package tf2onnx, on JAX jax2onnx; model.keras().export(path, format=...) has other formats."
+                f"Keras could not export the model to ONNX ({type(error).__name__}: {unstyled(str(error))}). On "
+                "TensorFlow it needs the package tf2onnx, on JAX jax2onnx; model.keras().export(path, format=...) has "
+                "other formats."
             ) from error
         if self._estimator.val_transform is not None:
             _log.warning(
@@ -398,8 +400,8 @@ def _shapes(arguments: tuple[Any, ...]) -> str:
 
 
 def _said(error: Exception) -> str:
-    """Text of an error of Keras, without a graph's own traceback and the inputs, which are said already."""
-    text = str(error).partition("\n\nArguments received by")[0]
+    """Text of an error of Keras, without colours, a graph's own traceback, and the inputs, which are said already."""
+    text = unstyled(str(error)).partition("\n\nArguments received by")[0]
     if text.startswith("Graph execution error"):
         text = text.rstrip().rpartition("\n\n")[2].partition("\n\t [[")[0]
     return text.strip().rstrip(".")

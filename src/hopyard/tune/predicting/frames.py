@@ -19,7 +19,7 @@ from hopyard.data.preparing.prepared import check_filled, check_labels
 from hopyard.data.preprocessing.fitting import FittedSteps, masks_of
 from hopyard.errors import ColumnError, DataError
 from hopyard.training.estimator import joined_outputs
-from hopyard.wording import nearest
+from hopyard.wording import counted, nearest
 
 Arrays = dict[str, npt.NDArray[Any] | Ragged]
 Outputs = tuple[npt.NDArray[Any], ...]
@@ -92,7 +92,7 @@ def feature_batches(
             batch |= {mask: _given_mask(batch[mask], batch) for mask in batch if mask in given_masks}
         _check_texts(batch, policies)
         batch = {name: _numbers_as_trained(data, policies, read) for name, data in batch.items()}
-        arrays = {name: _column(name, batch, policies) for name in columns}
+        arrays = {name: _column(name, batch, policies, never) for name in columns}
         count = len(arrays[columns[0]])
         if preprocessing is not None:
             missing = {
@@ -256,8 +256,10 @@ def _nulls(name: str, batches: Iterable[Mapping[str, ColumnData]], before: int, 
     return replace(nulls, first=[before + row for row in nulls.first])
 
 
-def _column(name: str, batch: Mapping[str, ColumnData], policies: Policies) -> npt.NDArray[Any] | Ragged:
-    """A column as it was in training.
+def _column(
+    name: str, batch: Mapping[str, ColumnData], policies: Policies, labels: Collection[str]
+) -> npt.NDArray[Any] | Ragged:
+    """A column as it was in training. What a loss takes for ``labels``, it says itself.
 
     Raises:
         DataError: rows are no lists, or of lengths that training would have refused.
@@ -272,23 +274,26 @@ def _column(name: str, batch: Mapping[str, ColumnData], policies: Policies) -> n
         return lists.lengths
     data, column = batch[name], policies.schema[name]
     is_list = isinstance(data.values, Ragged) and data.kind == "ragged"
-    if _is_list(policies, name):
+    is_vector = name not in labels and _are_vectors(data, column)
+    if _is_list(policies, name) or is_vector:
         _check_lists(data)
-        _check_nesting(data, column.shape[1:] if name in policies.padded else column.shape)
+        _check_nesting(data, column.shape if column.kind == "ragged" else column.shape[1:])
     if column.kind == "ragged" and data.kind == "tensor":
         return as_ragged(data).as_batch()
     # Lists that all have one length come as a tensor, which may be narrower than in training.
     narrow = name in policies.padded and isinstance(data.values, np.ndarray) and data.values.ndim > 1
-    if column.kind != "tensor" or not column.shape or not (is_list or narrow):
+    another = is_vector and data.column.shape != column.shape
+    if column.kind != "tensor" or not column.shape or not (is_list or narrow or another):
         return data.as_batch()
     lists = as_ragged(data).values
     assert isinstance(lists, Ragged)
     longest, length = int(lists.lengths.max(initial=0)), column.shape[0]
     if name not in policies.padded:
         shortest = int(lists.lengths.min(initial=longest))
+        given = f"{shortest} to {longest} values" if shortest < longest else counted(longest, "value")
         raise DataError(
-            f"column {name!r} has rows of {shortest} to {longest} values, but all that the model was trained on have "
-            f"{length}. Give rows of that length, or train with ragged='pad' or ragged='keep' on rows of several."
+            f"column {name!r} has rows of {given}, but all that the model was trained on have {length}. Give rows of "
+            "that length, or train with ragged='pad' or ragged='keep' on rows of several."
         )
     if longest > length:
         raise DataError(
@@ -296,6 +301,17 @@ def _column(name: str, batch: Mapping[str, ColumnData], policies: Policies) -> n
             f"most {length}, to which they were padded. Shorten the row, or train on rows as long."
         )
     return pad(lists, length)
+
+
+def _are_vectors(data: ColumnData, column: Column) -> bool:
+    """Whether the rows must be vectors as long as those of ``column``, which was trained on.
+
+    Larger images and longer sequences of vectors are left to the model, since many take any size, and so are single
+    values for vectors of one.
+    """
+    if column.kind != "tensor" or len(column.shape) != 1 or (column.shape == (1,) and not data.column.shape):
+        return False
+    return data.kind in ("tensor", "ragged") and data.length is None
 
 
 def _check_lists(data: ColumnData) -> None:
