@@ -197,10 +197,10 @@ def _missing(array: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 def _bools(array: pa.Array) -> npt.NDArray[np.bool_]:
     """Bools as ``to_numpy`` gives them, which would import pandas; any values in null rows."""
-    return _numbers(array.cast(pa.uint8())).view(np.bool_)
+    return numbers(array.cast(pa.uint8())).view(np.bool_)
 
 
-def _numbers(array: pa.Array) -> npt.NDArray[Any]:
+def numbers(array: pa.Array) -> npt.NDArray[Any]:
     """Numbers as a view of Arrow's memory; any values in null rows."""
     dtype = np.dtype(array.type.to_pandas_dtype())
     if not len(array):
@@ -210,7 +210,7 @@ def _numbers(array: pa.Array) -> npt.NDArray[Any]:
 
 def _from_numbers(name: str, array: pa.Array) -> ColumnData:
     missing = _missing(array)
-    values = _bools(array) if pa.types.is_boolean(array.type) else _numbers(array)
+    values = _bools(array) if pa.types.is_boolean(array.type) else numbers(array)
     return ColumnData(
         name, "tensor", values if missing is None else expand(values[~missing], missing), missing
     )
@@ -289,6 +289,6 @@ def _from_lists(name: str, array: pa.Array) -> ColumnData:
     lengths = pc.list_value_length(array)
     if missing is not None:
         lengths = lengths.fill_null(0)
-    offsets = offsets_of(_numbers(lengths).astype(np.int64))
+    offsets = offsets_of(numbers(lengths).astype(np.int64))
     values = _elements(name, array)
     return ColumnData(name, "ragged", Ragged(values, offsets), missing)

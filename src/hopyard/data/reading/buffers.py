@@ -7,6 +7,7 @@ it, however derived, keeps the buffer's owner alive.
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 from collections import deque
@@ -68,6 +69,10 @@ class Buffers:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_by_size": {}}  # memory stays with its process
+
+    def without_memory(self) -> Buffers:
+        """Buffers like these, which share no memory with them."""
+        return copy.copy(self)
 
     def pair(
         self, rows: int, dtype: np.dtype[Any], shape: tuple[int, ...], width: int

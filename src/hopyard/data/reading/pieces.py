@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from hopyard.data.columns.convert_arrow import numbers
 from hopyard.data.files.parallel import on_all_cores
 from hopyard.data.files.stored import StoredFile
 from hopyard.data.reading.flat import Packs, Piece
@@ -260,7 +261,7 @@ def _packed(batch: pa.RecordBatch, recipe: Recipe, pack: tuple[str, ...]) -> npt
         return None
     if len(pack) == 1:
         only = columns.column(0)
-        return None if only.null_count else only.to_numpy().reshape(-1, 1)
+        return None if only.null_count else numbers(only).reshape(-1, 1)
     try:
         rows: npt.NDArray[Any] = columns.to_tensor(row_major=True).to_numpy()
     except pa.ArrowTypeError:  # some are null
