@@ -9,6 +9,7 @@ node lets one writer do. Whether data nodes sync what is closed to their disks i
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import threading
@@ -49,6 +50,7 @@ _OLD_SECONDS = 24 * 3600.0
 _PATIENCE = 60.0  # seconds for which what does not answer is asked again
 _LONGEST_PAUSE = 5.0
 _PIECE = 8 << 20  # bytes of a local file that are read at once
+_AT_ONCE = 1 << 20  # bytes that the client puts together; of more, it would keep all packets to the end
 _FIRST_SILENCE = 4.0  # seconds in which a web server must answer the first call
 
 # A name node that is not there is said in seconds by the first call, if the user's Hadoop does not set these.
@@ -138,13 +140,21 @@ class HDFSStore(PathStore):
         size = len(reader)
         stop = size if length is None else start + length
         if start > size or stop > size:
-            raise CorruptError(
-                f"bytes {start}..{stop} of {self.url}/{name} were asked for, but it has only {size}. "
-                "The file was cut off or replaced: restore it from a copy, or make it again."
-            )
+            raise self._cut_off(name, start, stop, size)
         if start == stop:
             return b""
-        return bytes(self._called(name, reader.read_range, start, stop - start))
+        if stop - start <= _AT_ONCE or _is_over_http(self.url):
+            return bytes(self._called(name, reader.read_range, start, stop - start))
+        found: bytes = self._called(name, _joined, reader, start, stop - start)
+        if start + len(found) != stop:
+            raise self._cut_off(name, start, stop, start + len(found))
+        return found
+
+    def _cut_off(self, name: str, start: int, stop: int, size: int) -> CorruptError:
+        return CorruptError(
+            f"bytes {start}..{stop} of {self.url}/{name} were asked for, but it has only {size}. "
+            "The file was cut off or replaced: restore it from a copy, or make it again."
+        )
 
     def size(self, name: str) -> int | None:
         status = self._status(name)
@@ -431,6 +441,14 @@ class _Pieces:
         with self._path.open("rb") as file:
             while piece := file.read(_PIECE):
                 yield piece
+
+
+def _joined(reader: Any, start: int, length: int) -> bytes:
+    """A long range, packet by packet."""
+    whole = io.BytesIO()
+    for piece in reader.read_range_stream(start, length):
+        whole.write(piece)
+    return whole.getvalue()
 
 
 def _is_temporary(name: str) -> bool:
