@@ -18,7 +18,7 @@ checks them):
   the same objects; if ``shared`` is False, only in this process, and in another one unpickling fails.
 * **Errors** are those of ``hopyard.errors``: ``NotFoundError``, ``NotWritableError``,
   ``StorageFullError``, ``InvalidNameError``, ``CorruptError``; each names the store (by its ``url``)
-  and the object. The words are free.
+  and the object. The words are free, but for those of ``validate_name``: which rule a name breaks.
 * **Ownership.** A store never deletes what it was not told to delete, one name at a time.
 """
 
@@ -63,7 +63,8 @@ class Store(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Address of the store, as ``open_store`` takes it; for messages and records."""
+        """Address of the store, as ``open_store`` takes it, which knows the stores of this package only; for messages
+        and records."""
 
     @abstractmethod
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:

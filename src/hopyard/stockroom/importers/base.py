@@ -5,9 +5,11 @@ Rules of an importer:
 * **Opening.** ``__init__`` checks the options and that the source is there, and reads nothing. ``columns`` opens it;
   what is wrong with it as a whole (another archive, a truncated one, no images) is said there, before any sample
   is read.
-* **Original values.** Dtype, layout and bytes are those of the source; nothing is scaled, cropped or cast.
+* **Original values.** Dtype, layout and bytes are those of the source, but in native byte order; nothing is scaled,
+  cropped or cast.
 * **Splits** are columns: those of the training split have plain names (``image``), others the split's before
-  them (``test-image``). Columns of one split have the same count, and sample i of each belongs together.
+  them (``test-image``). The samples i of all columns of one split belong together, so
+  these have the same count (the suite does not see it, and ``numpy`` takes arrays as they are).
 * **Reading** is pure: ``read(start, stop)`` gives the same samples whenever, wherever and however often it is called,
   also in another process that was sent the pickled ``ColumnSource``. It may be called from one thread at a time
   in each process. Arrays may be read-only. Rising calls are fast, others only right.
@@ -61,7 +63,7 @@ class ColumnSource:
         name: of the column.
         count: of its samples, at least 1.
         kind: ``"tensor"``, ``"string"`` or ``"bytes"``.
-        dtype: NumPy name of a tensor's elements; ``"object"`` of strings and bytes.
+        dtype: NumPy name of a tensor's elements, which are bools or numbers; ``"object"`` of strings and bytes.
         shape: of each sample, () for scalars; None: it differs from sample to sample. () of strings and bytes.
         read: samples [start, stop) of a tensor with a shape as one array (n, *shape), else as a list.
         keys: of samples [start, stop), unique in the column; None: 0 to count - 1.
