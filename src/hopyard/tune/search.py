@@ -193,6 +193,11 @@ class Search(ABC):
         """Partitions that the search needs to compare trials at all the lengths that its trials suffice for."""
         return 1
 
+    def _stops_nobody(self, visits: int) -> bool:
+        """Whether the search can stop no trial early if the longest have so many visits: asked where there are fewer
+        partitions than :meth:`_partitions_wanted`."""
+        return False
+
     @property
     def given(self) -> dict[str, Any]:
         """All arguments that the search was made with."""
@@ -276,8 +281,8 @@ class Search(ABC):
 
     def _launch(self, inputs: SearchData) -> Launch:
         return Launch(
-            self.kind, self.arguments, self._searcher, self._searcher_settings(), self._partitions_wanted(), inputs,
-            partial(pickle_search, type(self), self.arguments, self._own_arguments()),
+            self.kind, self.arguments, self._searcher, self._searcher_settings(), self._partitions_wanted(),
+            self._stops_nobody, inputs, partial(pickle_search, type(self), self.arguments, self._own_arguments()),
         )  # fmt: skip
 
     def _searcher(self, budget: Budget, reproducible: bool | None = None) -> Searcher:
