@@ -456,7 +456,7 @@ class _Reader:
 
 
 class _Replacing:
-    """Lets another thread replace an object once: when so many calls that a function ``read`` makes have returned.
+    """Lets another thread replace an object once: when so many calls that a store's ``read`` makes have returned.
 
     A store may keep writers out by a lock; then reading goes on.
     """
@@ -479,6 +479,8 @@ class _Replacing:
     def _returned(self, frame: FrameType, event: str, _called: object) -> None:
         caller = {"return": frame.f_back, "c_return": frame}.get(event)
         if self.done or caller is None or caller.f_code.co_name != "read":
+            return
+        if not isinstance(caller.f_locals.get("self"), Store):
             return
         if self._left:
             self._left -= 1
