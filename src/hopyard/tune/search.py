@@ -145,7 +145,8 @@ class Search(ABC):
         initial_params: points of the space that are tried first.
         init_from: a model whose weights every trial starts from.
         callbacks: see :class:`hopyard.tune.Callback`.
-        progress: show what is going on.
+        progress: show what is going on. Without it only what the call found is printed: that the run goes on, is
+            extended or is finished, why it waits; and failures.
         nulls, ragged: policies for missing values and rows of different lengths; see ``hopyard.data.prepare``.
         preprocess: steps, such as ``[StandardScale("age"), Category("city")]``, that are fitted on the training rows
             and applied in their order to all rows that a model sees, later by ``predict``, ``evaluate`` and
