@@ -10,6 +10,7 @@ Rules for a page:
 - A relative link leads to a file.
 - docs/cli.md names every command there is.
 - ``python`` blocks, and scripts of examples/, import from Hopyard what docs/names.md calls public, and nothing else.
+- Each row of docs/names.md is the ``__all__`` of its module, in the same order, and the module has each of them.
 
 `python tools/pages.py` checks all but the running, which tests/services/pages does.
 """
@@ -262,6 +263,28 @@ def public_names(root: Path = ROOT) -> dict[str, list[str]]:
     return {module: _INLINE.findall(names) for module, names in rows}
 
 
+def wrong_rows(public: dict[str, list[str]]) -> list[str]:
+    """A sentence for every module whose names are not those of its row, or are not there."""
+    found = []
+    for module, names in public.items():
+        try:
+            imported = importlib.import_module(module)
+        except ImportError as error:
+            found.append(f"docs/names.md: `{module}` cannot be imported ({error})")
+            continue
+        actual = list(getattr(imported, "__all__", ()))
+        absent = [name for name in actual if not hasattr(imported, name)]
+        if differing := sorted(set(names) ^ set(actual)):
+            found.append(f"docs/names.md: `{module}` and its __all__ differ in {', '.join(differing)}")
+        elif names != actual:
+            found.append(
+                f"docs/names.md: `{module}` has the names of its __all__ in another order; sort both alike"
+            )
+        if absent:
+            found.append(f"docs/names.md: `{module}` has no {', '.join(absent)}, which its __all__ names")
+    return found
+
+
 def internal_imports(code: str, public: dict[str, list[str]]) -> list[tuple[int, str]]:
     """Every import of ``code`` from a part of Hopyard that is not public: its line, and a sentence.
 
@@ -308,6 +331,7 @@ def problems(root: Path = ROOT) -> list[str]:
         internal = internal_imports(path.read_text(), public)
         found += [f"{path.relative_to(root)}:{line}: {text}" for line, text in internal]
     reference = root / "docs/cli.md"
+    found += wrong_rows(public)
     missing = undocumented(cli, reference.read_text() if reference.exists() else "")
     return found + [f"docs/cli.md: `{path}` is not documented" for path in missing]
 
@@ -320,7 +344,7 @@ def main() -> int:
     print(
         "\n".join(found)
         if found
-        else "pages: every command exists and is documented; only public names are imported"
+        else "pages: every command exists and is documented; only public names are imported, and all are listed"
     )
     return 1 if found else 0
 

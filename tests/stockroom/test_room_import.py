@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopyard import StockRoom
-from hopyard.errors import UsageError
+from hopyard.errors import DataError, UsageError
+from hopyard.stockroom.importers import ColumnSource, Importer, storing
 
 _SCRIPT = """
 import os, signal, sys
@@ -71,6 +72,54 @@ def test_a_column_of_a_name_that_none_can_have_is_refused_before_anything_is_wri
     ):
         stock.import_from("parquet", tmp_path / "x.parquet")
     assert list(stock.data) == []
+    assert not stock.status().staged
+
+
+def test_columns_of_a_split_that_differ_in_length_are_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    stock = StockRoom.init(tmp_path)
+    np.savez(tmp_path / "x.npz", a=np.zeros(3), b=np.zeros(5))
+    with pytest.raises(
+        DataError,
+        match=r"the column 'a' has 3 samples, and 'b' has 5, but samples i of all columns of one split belong "
+        r"together, so these have the same count\. Give columns of one length, or import each length from a source of "
+        r"its own; columns of another split are called by it, as 'test-image'",
+    ):
+        stock.import_from("numpy", tmp_path / "x.npz")
+    assert list(stock.data) == []
+    assert not stock.status().staged
+    np.savez(tmp_path / "y.npz", **{"a": np.zeros(3), "test-a": np.zeros(5), "test-b": np.zeros(5)})
+    assert stock.import_from("numpy", tmp_path / "y.npz").columns == {"a": 3, "test-a": 5, "test-b": 5}
+
+
+class Lines(Importer):
+    """Texts of a file, one a line."""
+
+    def columns(self) -> list[ColumnSource]:
+        assert self.source is not None
+        lines = self.source.read_text().splitlines()
+        return [ColumnSource("line", len(lines), "string", "object", (), lambda begin, end: lines[begin:end])]
+
+    def identity(self) -> dict[str, str]:
+        return {"digest": "of the text"}
+
+
+def test_a_folder_where_an_importer_reads_a_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storing, "open_importer", lambda name, source, options: Lines(source))
+    stock = StockRoom.init(tmp_path / "repo")
+    (tmp_path / "x.txt").write_text("one\ntwo\n")
+    for source, given, needed in ((tmp_path, "folder", "file"), (tmp_path / "x.txt", "file", "folder")):
+        if needed == "folder":
+            monkeypatch.setattr(Lines, "columns", lambda self: list(self.source.iterdir()))
+        with pytest.raises(
+            DataError,
+            match=f"the importer 'lines' was given {source}, and {source} is a {given}, where it reads a {needed}. "
+            "Give another path; `hopyard stock import` without arguments says what each importer takes.",
+        ):
+            stock.import_from("lines", source)
     assert not stock.status().staged
 
 

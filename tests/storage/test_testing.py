@@ -12,7 +12,7 @@ import pytest
 
 from hopyard.errors import CorruptError, InvalidNameError, NotFoundError, UsageError
 from hopyard.storage import LocalStore, MemoryStore, Store
-from hopyard.storage.base import Buffer
+from hopyard.storage.base import Buffer, Part
 from hopyard.storage.testing import StoreSuite
 
 
@@ -23,7 +23,11 @@ def _found_elsewhere(pid: int, found: Callable[..., Store], arguments: tuple[Any
 
 
 class OwnWords(MemoryStore):
-    """Errors of the right kinds, which name the store and the object, and share no other word with ours."""
+    """Errors of the right kinds, which name the store and the object, and share no other word with ours; and no
+    versions."""
+
+    def version(self, name: str) -> str | None:
+        return None
 
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         try:
@@ -120,7 +124,25 @@ class Consuming(LocalStore):
         self.put(name, data)
 
 
+class Trusts(MemoryStore):
+    """Takes the size that an object had for that which it has, and so reads behind the end of a shorter one."""
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> Part:
+        size = self.size(name) or 0
+        begin = max(start + size, 0) if start < 0 else start
+        return Part(self.get(name, begin, length), size, self.version(name))
+
+
+class AsksLater(MemoryStore):
+    """Tells the size of the object that is there after reading."""
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> Part:
+        data = self.get(name)
+        return Part(data[start:], self.size(name) or 0, self.version(name))
+
+
 FAILING = "test_a_write_that_fails_changes_nothing"
+READING_A_PART = "test_what_is_read_and_told_is_of_one_object_while_it_is_replaced"
 READING = "test_a_reader_finds_the_old_object_or_the_new_one_at_every_moment"
 
 
@@ -145,6 +167,12 @@ READING = "test_a_reader_finds_the_old_object_or_the_new_one_at_every_moment"
         (DeletesInMemory, READING, "a reader found nothing"),
         (MovesAfterDeleting, READING, "a reader found nothing"),
         (InPlace, READING, r"a reader found [\d,]+ bytes that are neither"),
+        (
+            Trusts,
+            READING_A_PART,
+            "an object was replaced while it was read, which raised: bytes 80..10 of 'a'",
+        ),
+        (AsksLater, READING_A_PART, "replaced while it was read: 20 bytes of one of 10 were told"),
         (Consuming, FAILING, "put_file failed, and took the file"),
     ],
 )

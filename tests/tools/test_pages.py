@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import pytest
@@ -190,3 +192,23 @@ def test_the_table_of_public_names_is_read(tmp_path: Path) -> None:
 )
 def test_imports_of_what_is_internal_are_found(code: str, problems: list[tuple[int, str]]) -> None:
     assert pages.internal_imports(code, {"hopyard": [], "hopyard.tune": ["Model"]}) == problems
+
+
+def test_names_that_are_not_those_of_their_module_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("hopyard_of_two")
+    module.__all__ = ["a", "b"]  # type: ignore[attr-defined]
+    module.a = module.b = 1  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "hopyard_of_two", module)
+    assert pages.wrong_rows({"hopyard_of_two": ["a", "b"]}) == []
+    assert pages.wrong_rows({"hopyard_of_two": ["b", "c"]}) == [
+        "docs/names.md: `hopyard_of_two` and its __all__ differ in a, c"
+    ]
+    assert pages.wrong_rows({"hopyard_of_two": ["b", "a"]}) == [
+        "docs/names.md: `hopyard_of_two` has the names of its __all__ in another order; sort both alike"
+    ]
+    del module.b  # type: ignore[attr-defined]
+    assert pages.wrong_rows({"hopyard_of_two": ["a", "b"]}) == [
+        "docs/names.md: `hopyard_of_two` has no b, which its __all__ names"
+    ]
+    (line,) = pages.wrong_rows({"hopyard_of_none": ["a"]})
+    assert line.startswith("docs/names.md: `hopyard_of_none` cannot be imported (")

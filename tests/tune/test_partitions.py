@@ -19,7 +19,7 @@ from hopyard.backend import InlineBackend
 from hopyard.errors import UsageError
 from hopyard.storage import MemoryStore
 from hopyard.torch import TorchEstimator
-from hopyard.tune import ASHA, GridSearch, Hyperband, hp_choice, hp_log
+from hopyard.tune import ASHA, GridSearch, Hyperband, RandomSearch, hp_choice, hp_log
 from hopyard.tune.arguments import default_partitions
 
 STEPS: list[tuple[int, int]] = []
@@ -98,6 +98,27 @@ def test_a_search_that_can_stop_nobody_says_so(said: list[str]) -> None:
     assert line == (
         "asha compares trials after parts of 1 epoch, for which it needs 4 partitions, but there is 1: with 1 visit a "
         "trial it stops nobody early. Give num_partitions=4, data with as many row groups, or more epochs."
+    )
+
+
+@pytest.mark.parametrize(("nobody", "stops"), [(None, "fewer of them"), (5, "nobody")])
+def test_a_search_of_the_users_own_says_whom_too_few_partitions_stop(
+    nobody: int | None, stops: str, said: list[str]
+) -> None:
+    class Mine(RandomSearch):
+        kind = "mine"
+
+        def _partitions_wanted(self) -> int:
+            return 4
+
+        def _stops_nobody(self, visits: int) -> bool:
+            return super()._stops_nobody(visits) if nobody is None else visits < nobody
+
+    Mine(**common(num_models=2, num_epochs=2, num_partitions=2)).fit(rows(600))
+    (line,) = [line for line in said if "early" in line]
+    assert line == (
+        "mine compares trials after parts of 2 epochs, for which it needs 4 partitions, but there are 2: with 4 visits "
+        f"a trial it stops {stops} early. Give num_partitions=4, data with as many row groups, or more epochs."
     )
 
 

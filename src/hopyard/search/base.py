@@ -7,9 +7,10 @@ Rules that every implementation must keep (``search.testing`` checks them):
   which is how a resumed run gets its searcher back.
 * **Trials are numbered** by the searcher from 0 in order of creation, without gaps.
 * **Lengths are visits**: whole visits of a trial to partitions in training. ``Train(trial, visits)``
-  lets a trial train until it has made that many in all; then it waits. It is validated there, and
-  ``validated`` is told, once: the searcher says ``Train`` with a greater number, or ``Stop``, then or
-  in the answer to any later call. A trial that waits costs nothing but its state.
+  lets a trial train until it has made that many in all, more than it has made and at most those of
+  the budget; then it waits. It is validated there, and ``validated`` is told, once: the searcher says
+  ``Train`` with a greater number, or ``Stop``, then or in the answer to any later call. A trial that
+  waits costs nothing but its state.
 * **Ends.** A trial ends by ``Stop``, which may only be said of one that waits, or by itself or a user:
   then ``exited`` (or ``stopped_early``) is told. Nothing more is said of a trial that has ended. When no trial may
   train and no operation is returned, the search is over, and every trial must have ended.
@@ -88,7 +89,8 @@ class Searcher(ABC):
         Trials that had trained to their end may be let train on, now or in the answer to a later call.
 
         Raises:
-            SettingsError: this search cannot be extended that way; nothing has changed.
+            SettingsError: this search cannot be extended that way; nothing has changed. The text has the word
+                "extended", for which the suite looks.
         """
         raise SettingsError(
             "this search cannot be extended: what it decided depends on its budget. "
@@ -117,8 +119,8 @@ class Proposer(ABC):
         """The point of ``trial``, or None if every different point was proposed."""
 
     def check(self, num_models: int) -> None:  # noqa: B027 - most spaces have no end of points
-        """Raises SpaceError if so many trials cannot be made: there are fewer different points, or more that
-        were asked for first."""
+        """Raises SpaceError if so many trials cannot be made: the space "has only 9 different points" (words that the
+        suite looks for), or a user asked for more points than that to be tried first."""
 
     def observed(self, trial: int, visits: int, value: float) -> None:  # noqa: B027 - most proposers do not learn
         """``trial`` was validated after ``visits`` visits; ``value``: smaller is better, may be infinite."""

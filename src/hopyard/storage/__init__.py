@@ -7,6 +7,7 @@ from hopyard.storage.base import Buffer, Entry, Part, Store
 from hopyard.storage.hdfs import HDFSStore
 from hopyard.storage.local import LocalStore
 from hopyard.storage.memory import MemoryStore
+from hopyard.storage.names import validate_name
 from hopyard.storage.object import ObjectStore
 from hopyard.storage.opening import open_store
 
@@ -26,6 +27,7 @@ __all__ = [
     "StoreReport",
     "check_store",
     "open_store",
+    "validate_name",
 ]
 
 _OF_CHECKING = ("StoreCheck", "StoreReport", "check_store")

@@ -13,12 +13,13 @@ checks them):
 * **One conditional write.** ``put_new`` writes only if the name is free; of any number of
   concurrent callers exactly one gets True. References, journals and fences build on it.
 * **Reads** see the last completed write of the name. An object that a reader has begun to
-  read is not changed under it; replacing makes a new object.
+  read is not changed under it; replacing makes a new object. What ``read`` tells is of one object, also if another
+  one takes its place meanwhile.
 * **Threads and processes** may use one store at once. A store is picklable, and the copy sees
   the same objects; if ``shared`` is False, only in this process, and in another one unpickling fails.
 * **Errors** are those of ``hopyard.errors``: ``NotFoundError``, ``NotWritableError``,
   ``StorageFullError``, ``InvalidNameError``, ``CorruptError``; each names the store (by its ``url``)
-  and the object. The words are free.
+  and the object. The words are free, but for those of ``validate_name``: which rule a name breaks.
 * **Ownership.** A store never deletes what it was not told to delete, one name at a time.
 """
 
@@ -30,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from hopyard.errors import CorruptError
 from hopyard.storage.names import validate_name, validate_prefix
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -63,7 +65,8 @@ class Store(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Address of the store, as ``open_store`` takes it; for messages and records."""
+        """Address of the store, as ``open_store`` takes it, which knows the stores of this package only; for messages
+        and records."""
 
     @abstractmethod
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
@@ -89,9 +92,18 @@ class Store(ABC):
         while True:  # until nobody replaces the object meanwhile
             version, size = self.version(name), self.size(name)
             begin = max(start + (size or 0), 0) if start < 0 else start
-            data = self.get(name, begin, length)
-            if size is not None and (version is None or version == self.version(name)):
+            try:
+                data = self.get(name, begin, length)
+            except CorruptError:  # or it was replaced by a shorter one
+                if self._is_still(name, version, size):
+                    raise
+                continue
+            if size is not None and self._is_still(name, version, size):
                 return Part(data, size, version)
+
+    def _is_still(self, name: str, version: str | None, size: int | None) -> bool:
+        """Whether the object has the version that it had; where none is known, the size."""
+        return self.size(name) == size if version is None else self.version(name) == version
 
     @abstractmethod
     def put(self, name: str, data: Buffer) -> None:

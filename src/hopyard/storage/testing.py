@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import subprocess
@@ -226,6 +227,28 @@ class StoreSuite:
             store.put_file("a", path)
         assert reader.strange is None, f"a reader found {reader.strange}"
 
+    def test_what_is_read_and_told_is_of_one_object_while_it_is_replaced(self, store: Store) -> None:
+        """Another thread replaces the object once, by a shorter one or a longer one, after each call that ``read``
+        makes in turn."""
+        long, short = bytes(100), b"\1" * 10
+        for old, new in ((long, short), (short, long)):
+            expected = [(data[-20:], len(data)) for data in (old, new)]
+            for after in itertools.count():
+                store.put("a", old)
+                with _Replacing(store, "a", new, after) as replacing:
+                    try:
+                        part = store.read("a", -20)
+                    except CorruptError as error:
+                        raise AssertionError(
+                            f"an object was replaced while it was read, which raised: {error}"
+                        ) from error
+                found = bytes(part.data), part.size
+                assert found in expected, (
+                    f"an object was replaced while it was read: {len(found[0])} bytes of one of {found[1]} were told"
+                )
+                if not replacing.done:
+                    break  # read() makes fewer calls
+
     # Names
 
     @pytest.mark.parametrize(
@@ -430,6 +453,41 @@ class _Reader:
                 self._reads += 1
                 self.strange = strange
                 self._condition.notify()
+
+
+class _Replacing:
+    """Lets another thread replace an object once: when so many calls that a store's ``read`` makes have returned.
+
+    A store may keep writers out by a lock; then reading goes on.
+    """
+
+    def __init__(self, store: Store, name: str, data: bytes, after: int) -> None:
+        self.done = False
+        self._left = after
+        self._thread = threading.Thread(target=store.put, args=(name, data))
+
+    def __enter__(self) -> _Replacing:
+        self._before = sys.getprofile()
+        sys.setprofile(self._returned)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(self._before)
+        if self.done:
+            self._thread.join()
+
+    def _returned(self, frame: FrameType, event: str, _called: object) -> None:
+        caller = {"return": frame.f_back, "c_return": frame}.get(event)
+        if self.done or caller is None or caller.f_code.co_name != "read":
+            return
+        if not isinstance(caller.f_locals.get("self"), Store):
+            return
+        if self._left:
+            self._left -= 1
+            return
+        self.done = True
+        self._thread.start()
+        self._thread.join(_LOCKED)
 
 
 def _start(code: str, store: Store, *args: str) -> subprocess.Popen[bytes]:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,12 +78,13 @@ class Launch:
         make_searcher: Callable[..., Searcher],
         searcher_settings: dict[str, Any],
         partitions_wanted: int,
+        stops_nobody: Callable[[int], bool],
         inputs: SearchData,
         pickle_search: Callable[[], bytes],
     ) -> None:
         self._kind, self._arguments, self._inputs = kind, arguments, inputs
         self._make_searcher, self._searcher_settings = make_searcher, searcher_settings
-        self._partitions_wanted = partitions_wanted
+        self._partitions_wanted, self._stops_nobody = partitions_wanted, stops_nobody
         self._pickle_search = pickle_search
         self._progress = ProgressDisplay(enabled=arguments.progress)
         self._metric = metric_of(arguments.evaluation_metric, arguments.mode, inputs.has_validation)
@@ -340,9 +340,7 @@ class Launch:
         epochs, wanted = self._arguments.num_epochs, self._partitions_wanted
         if layout.train < wanted:
             visits = epochs * layout.train
-            stops = (
-                "nobody" if visits < float(Fraction(self._searcher_settings["divisor"])) else "fewer of them"
-            )
+            stops = "nobody" if self._stops_nobody(visits) else "fewer of them"
             _log.warning(
                 f"{self._kind} compares trials after parts of {counted(epochs, 'epoch')}, for which it needs "
                 f"{wanted} partitions, but there {are(layout.train)} {layout.train}: with {counted(visits, 'visit')} a "

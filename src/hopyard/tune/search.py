@@ -145,7 +145,8 @@ class Search(ABC):
         initial_params: points of the space that are tried first.
         init_from: a model whose weights every trial starts from.
         callbacks: see :class:`hopyard.tune.Callback`.
-        progress: show what is going on.
+        progress: show what is going on. Without it only what the call found is printed: that the run goes on, is
+            extended or is finished, why it waits; and failures.
         nulls, ragged: policies for missing values and rows of different lengths; see ``hopyard.data.prepare``.
         preprocess: steps, such as ``[StandardScale("age"), Category("city")]``, that are fitted on the training rows
             and applied in their order to all rows that a model sees, later by ``predict``, ``evaluate`` and
@@ -192,6 +193,11 @@ class Search(ABC):
     def _partitions_wanted(self) -> int:
         """Partitions that the search needs to compare trials at all the lengths that its trials suffice for."""
         return 1
+
+    def _stops_nobody(self, visits: int) -> bool:
+        """Whether the search can stop no trial early if the longest have so many visits: asked where there are fewer
+        partitions than :meth:`_partitions_wanted`."""
+        return False
 
     @property
     def given(self) -> dict[str, Any]:
@@ -276,8 +282,8 @@ class Search(ABC):
 
     def _launch(self, inputs: SearchData) -> Launch:
         return Launch(
-            self.kind, self.arguments, self._searcher, self._searcher_settings(), self._partitions_wanted(), inputs,
-            partial(pickle_search, type(self), self.arguments, self._own_arguments()),
+            self.kind, self.arguments, self._searcher, self._searcher_settings(), self._partitions_wanted(),
+            self._stops_nobody, inputs, partial(pickle_search, type(self), self.arguments, self._own_arguments()),
         )  # fmt: skip
 
     def _searcher(self, budget: Budget, reproducible: bool | None = None) -> Searcher:

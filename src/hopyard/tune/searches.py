@@ -207,6 +207,9 @@ class ASHA(_Sampled):
         rungs = min(self.max_rungs, log_floor(integer("num_models", self.num_models, 1), divisor) + 1)
         return _partitions_for(int(divisor ** (rungs - 1)), self.arguments.num_epochs)
 
+    def _stops_nobody(self, visits: int) -> bool:
+        return visits < checked_divisor(self.divisor)
+
     def _make_searcher(self, budget: Budget) -> Searcher:
         num_models = integer("num_models", budget.num_models, 1)
         visits, divisor = budget.visits, checked_divisor(self.divisor)
@@ -265,6 +268,9 @@ class Hyperband(_Sampled):
         divisor = checked_divisor(self.divisor)
         rungs = log_floor(integer("num_models", num_models, 1), divisor)
         return _partitions_for(int(divisor**rungs), self.arguments.num_epochs)
+
+    def _stops_nobody(self, visits: int) -> bool:
+        return visits < checked_divisor(self.divisor)
 
     def _make_searcher(self, budget: Budget) -> Searcher:
         concurrent = self.arguments.max_concurrent_trials

@@ -6,7 +6,6 @@ import inspect
 import re
 import shutil
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -35,13 +34,6 @@ def test_code_runs(path: Path, tmp_path: Path, needs: Callable[[object, str], No
     folder.mkdir()
     done = pages.run_page(page, folder)
     assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.parametrize(("module", "names"), pages.public_names().items())
-def test_public_names_are_those_of_their_modules(module: str, names: list[str]) -> None:
-    imported = import_module(module)
-    assert imported.__all__ == names
-    assert [name for name in names if not hasattr(imported, name)] == []
 
 
 def test_every_call_of_a_stockroom_and_its_runs_is_in_the_table_of_calls() -> None:

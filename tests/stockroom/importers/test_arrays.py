@@ -115,5 +115,7 @@ def test_a_folder_without_arrays_and_no_source_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text("")
     with pytest.raises(DataError, match=r"There are no .npy files in .*, but a.txt. Check the path."):
         Numpy(tmp_path).columns()
-    with pytest.raises(UsageError, match=r"Numpy needs a source: .* Give a path \(--from PATH\)."):
+    with pytest.raises(
+        UsageError, match=r"the importer 'numpy' needs a source: .* Give a path \(--from PATH\)."
+    ):
         Numpy()

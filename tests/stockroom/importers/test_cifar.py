@@ -71,7 +71,7 @@ def test_what_was_unpacked_is_gone_after_close(archive):
 def test_another_archive_says_what_was_expected_and_what_is_there(tmp_path):
     other = tar(tmp_path / "cifar-100-python.tar.gz", cifar100()[0], "w:gz")
     expected = (
-        r"is not Cifar10 for Python: expected are data_batch_1, .*batches.meta \(the original is "
+        r"what the importer 'torchvision.cifar10' reads: expected are data_batch_1, .*batches.meta \(the original is "
         r"cifar-10-python.tar.gz\), but there is cifar-100-python/train, cifar-100-python/test, cifar-100-python/meta. "
         "Give the original archive or its folder."
     )

@@ -185,6 +185,7 @@ def test_options_are_checked():
     ):
         ImageFolder(".", mode="L")
     with pytest.raises(
-        UsageError, match=r"ImageFolder has no option 'decod'; did you mean 'decode'\? The options are"
+        UsageError,
+        match=r"importer 'torchvision.imagefolder' has no option 'decod'; did you mean 'decode'\? The options are",
     ):
         ImageFolder(".", decod=True)

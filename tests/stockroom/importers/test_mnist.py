@@ -44,7 +44,8 @@ def test_missing_files_are_listed(tmp_path):
     del files["t10k-labels-idx1-ubyte.gz"]
     unpack(tmp_path, files)
     with pytest.raises(
-        DataError, match=r"is not Mnist: expected is a folder with the files .*there is t10k-images-idx3"
+        DataError,
+        match=r"not what the importer 'torchvision.mnist' reads: expected .* files .*there is t10k-images-idx3",
     ):
         Mnist(tmp_path).columns()
     with pytest.raises(DataError, match=r"there is one file. Give the folder with the original files."):
@@ -93,7 +94,8 @@ def test_the_files_of_the_sibling_are_told_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(FashionMnist, "md5s", ("", labels, "", ""))
     unpack(tmp_path, files)
     with pytest.raises(
-        DataError, match=r"holds the files of FashionMnist, but Mnist .* importer torchvision.fashion_mnist."
+        DataError,
+        match=r"the files of the importer 'torchvision.fashion_mnist', but was given to 'torchvision.mnist'\. Use",
     ):
         Mnist(tmp_path).columns()
     with FashionMnist(tmp_path) as importer:

@@ -64,7 +64,7 @@ def test_options_come_as_texts(tmp_path):
         assert importer.settings == {"decode": False, "mode": "keep"}
     with open_importer("numpy", tmp_path) as importer:
         assert [column.name for column in importer.columns()] == ["a"]
-    with pytest.raises(UsageError, match=r"Numpy has no option 'decode'. It has none."):
+    with pytest.raises(UsageError, match=r"the importer 'numpy' has no option 'decode'. It has none."):
         open_importer("numpy", tmp_path, {"decode": "no"})
     with pytest.raises(UsageError, match=r"Option decode='maybe' must be bool; it is True by default."):
         open_importer("images", tmp_path, {"decode": "maybe"})

@@ -1,14 +1,16 @@
-"""The suite of importers refuses those whose identity says nothing of the source."""
+"""The suite of importers refuses those that break a rule."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hopyard.errors import DataError
 from hopyard.stockroom.importers.base import ColumnSource, Importer
 from hopyard.stockroom.importers.testing import ImporterSuite
 
@@ -59,6 +61,40 @@ class Anew(Lines):
 
 
 UNCHANGED = "the files have changed, but the identity has not"
+
+
+class OfTwoCounts(Lines):
+    """Has a column more, of one sample less."""
+
+    def columns(self) -> list[ColumnSource]:
+        (lines,) = super().columns()
+        return [lines, replace(lines, name="other", count=lines.count - 1)]
+
+
+class OfAnUnnamedSplit(Lines):
+    """Says that the column is of a split that its name does not begin with."""
+
+    def columns(self) -> list[ColumnSource]:
+        return [replace(*super().columns(), split="test")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (
+            OfTwoCounts,
+            "the column 'line' has 3 samples, and 'other' has 2, but samples i .* have the same count",
+        ),
+        (OfAnUnnamedSplit, r"of the split 'test', but .* begin with it\. Call it 'test-line'\."),
+    ],
+)
+def test_the_suite_refuses_columns_of_a_split_that_do_not_go_together(
+    kind: type[Lines], text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "lines.txt").write_text("one\ntwo\nthree\n")
+    ImporterSuite().test_columns_of_a_split_have_the_same_count(Lines(tmp_path / "lines.txt"))
+    with pytest.raises(DataError, match=text):
+        ImporterSuite().test_columns_of_a_split_have_the_same_count(kind(tmp_path / "lines.txt"))
 
 
 @pytest.mark.parametrize(

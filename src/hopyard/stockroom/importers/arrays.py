@@ -6,6 +6,7 @@ import functools
 import zipfile
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ class Numpy(Importer):
 
     A column for each array, named as in the .npz, or as the file; the first axis numbers the samples. Numbers keep
     their dtype (in native byte order); texts (U) and bytes (S) of one axis are strings and bytes. Pickled objects are
-    refused.
+    refused. All arrays have the same count of samples, but those of a split, which are called as it is (test-image),
+    may have another.
     """
 
     @functools.cached_property
@@ -73,7 +75,10 @@ class Numpy(Importer):
         return arrays
 
     def columns(self) -> list[ColumnSource]:
-        return [_column(name, path, shown) for name, (path, shown) in self._arrays.items()]
+        return [
+            replace(_column(name, path, shown), split=name.rpartition("-")[0])
+            for name, (path, shown) in self._arrays.items()
+        ]
 
     def identity(self) -> Mapping[str, Any]:
         return {"files": describe_files(self._files)}

@@ -5,9 +5,11 @@ Rules of an importer:
 * **Opening.** ``__init__`` checks the options and that the source is there, and reads nothing. ``columns`` opens it;
   what is wrong with it as a whole (another archive, a truncated one, no images) is said there, before any sample
   is read.
-* **Original values.** Dtype, layout and bytes are those of the source; nothing is scaled, cropped or cast.
+* **Original values.** Dtype, layout and bytes are those of the source, but in native byte order; nothing is scaled,
+  cropped or cast.
 * **Splits** are columns: those of the training split have plain names (``image``), others the split's before
-  them (``test-image``). Columns of one split have the same count, and sample i of each belongs together.
+  them (``test-image``), and say which. The samples i of all columns of one split belong together, so these have the
+  same count; an import of others is refused before anything is written.
 * **Reading** is pure: ``read(start, stop)`` gives the same samples whenever, wherever and however often it is called,
   also in another process that was sent the pickled ``ColumnSource``. It may be called from one thread at a time
   in each process. Arrays may be read-only. Rising calls are fast, others only right.
@@ -15,8 +17,10 @@ Rules of an importer:
   sources can be read until then.
 * **Identity.** JSON that is the same for the same source and options and differs if the files changed: it is
   recorded with the import, and an interrupted import goes on only if it is what it was.
-* **Errors** say what was expected, what is there, and what to do. Those of one sample name its file; the driver
-  (``run.py``) adds column and number.
+* **Errors** say what was expected, what is there, and what to do, and call the importer as users type it
+  (``type(self).typed_name()``). Those of one sample name its file; the driver (``run.py``) adds column and number. What
+  the file system raises while a source is opened, of a folder where a file is needed for example, an import turns
+  into such errors (``storing.py``).
 
 Importers are found by the entry point group ``hopyard.importers``; a class of any package may stand there.
 """
@@ -32,6 +36,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
@@ -47,6 +52,9 @@ from hopyard.wording import nearest
 Samples: TypeAlias = npt.NDArray[Any] | list[npt.NDArray[Any]] | list[str] | list[bytes]
 """Consecutive samples: (n, *shape) of one shape; else a list of one array, text or bytes each."""
 
+GROUP = "hopyard.importers"
+"""Entry points that are importers."""
+
 _unpacked: set[Path] = set()
 """Temporary directories of importers that are not closed: columns may outlive their importer."""
 
@@ -61,10 +69,11 @@ class ColumnSource:
         name: of the column.
         count: of its samples, at least 1.
         kind: ``"tensor"``, ``"string"`` or ``"bytes"``.
-        dtype: NumPy name of a tensor's elements; ``"object"`` of strings and bytes.
+        dtype: NumPy name of a tensor's elements, which are bools or numbers; ``"object"`` of strings and bytes.
         shape: of each sample, () for scalars; None: it differs from sample to sample. () of strings and bytes.
         read: samples [start, stop) of a tensor with a shape as one array (n, *shape), else as a list.
         keys: of samples [start, stop), unique in the column; None: 0 to count - 1.
+        split: which its name begins with, before a hyphen; "": that of training, or there are none.
     """
 
     name: str
@@ -74,6 +83,7 @@ class ColumnSource:
     shape: tuple[int, ...] | None
     read: Callable[[int, int], Samples]
     keys: Callable[[int, int], list[int | str]] | None = None
+    split: str = ""
 
     @property
     def width(self) -> int | None:
@@ -154,11 +164,17 @@ class Importer(ABC):
         self.source: Path | None = None if source is None else Path(source).expanduser().absolute()
         if self.source is None and self.needs_source:
             raise UsageError(
-                f"{type(self).__name__} needs a source: there is nothing that it could download. "
+                f"the importer {self.typed_name()!r} needs a source: there is nothing that it could download. "
                 "Give a path (--from PATH)."
             )
         if self.source is not None and not self.source.exists():
             raise NotFoundError(f"There is no file or folder {self.source}. Check the path given by --from.")
+
+    @classmethod
+    def typed_name(cls) -> str:
+        """Name by which users call the importer: that of its entry point; without one, that of the class."""
+        value = f"{cls.__module__}:{cls.__qualname__}"
+        return next((entry.name for entry in entry_points(group=GROUP) if entry.value == value), cls.__name__)
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:
@@ -215,7 +231,9 @@ class Importer(ABC):
         for name in given:
             if name not in known:
                 there = f"The options are: {', '.join(known)}." if known else "It has none."
-                raise UsageError(f"{cls.__name__} has no option {name!r}{nearest(name, known, '.')} {there}")
+                raise UsageError(
+                    f"the importer {cls.typed_name()!r} has no option {name!r}{nearest(name, known, '.')} {there}"
+                )
         return {
             name: option.check(given[name]) if name in given else option.default
             for name, option in known.items()

@@ -100,7 +100,7 @@ class Cifar10(Importer):
     )
     splits: ClassVar[Mapping[str, Sequence[str]]] = {
         "": [f"data_batch_{number}" for number in range(1, 6)],
-        "test-": ["test_batch"],
+        "test": ["test_batch"],
     }
     labels: ClassVar[Mapping[str, str]] = {"label": "labels"}
     meta: ClassVar[str] = "batches.meta"
@@ -113,21 +113,26 @@ class Cifar10(Importer):
     @functools.cached_property
     def _parts(self) -> FileParts:
         wanted = [*itertools.chain(*self.splits.values()), self.meta]
-        what = f"{type(self).__name__} for Python"
+        what = f"what the importer {self.typed_name()!r} reads"
         return find_parts(
             self._archive, wanted, self.scratch, folder=self.folder, archive=self.remote.name, what=what
         )
 
     def columns(self) -> list[ColumnSource]:
         columns, first = [], 0
-        for prefix, files in self.splits.items():
+        for split, files in self.splits.items():
+            prefix = f"{split}-" if split else ""
             parts = self._parts.select(range(first, first + len(files)))
             counts = tuple(self._count(parts[number]) for number in range(len(files)))
             images = _Batches(parts, counts, "data")
-            columns.append(ColumnSource(f"{prefix}image", sum(counts), "tensor", "uint8", _SHAPE, images))
+            columns.append(
+                ColumnSource(f"{prefix}image", sum(counts), "tensor", "uint8", _SHAPE, images, split=split)
+            )
             for name, entry in self.labels.items():
                 labels = _Batches(parts, counts, entry)
-                columns.append(ColumnSource(f"{prefix}{name}", sum(counts), "tensor", "int64", (), labels))
+                columns.append(
+                    ColumnSource(f"{prefix}{name}", sum(counts), "tensor", "int64", (), labels, split=split)
+                )
             first += len(files)
         return columns
 
@@ -171,7 +176,7 @@ class Cifar100(Cifar10):
         ("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",),
         "eb9058c3a382ffc7106e4002c42a8d85",
     )
-    splits: ClassVar[Mapping[str, Sequence[str]]] = {"": ["train"], "test-": ["test"]}
+    splits: ClassVar[Mapping[str, Sequence[str]]] = {"": ["train"], "test": ["test"]}
     labels: ClassVar[Mapping[str, str]] = {"label": "fine_labels", "coarse-label": "coarse_labels"}
     meta = "meta"
     names: ClassVar[Mapping[str, str]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -149,11 +149,13 @@ class ImageFolder(_Images):
         for split in self._found[1]:
             parts = self._parts.select([numbers[name] for name in split.names])
             decode, mode = self.settings["decode"], self.settings["mode"]
-            columns.append(picture_column(f"{split.prefix}image", parts, decode, mode))
+            name = split.prefix[:-1]
+            columns.append(replace(picture_column(f"{split.prefix}image", parts, decode, mode), split=name))
             path = str(self.scratch / f"{split.prefix}label.npy")
             np.save(path, np.array(split.labels, np.int64))
             read = MappedNumpy(path)
-            columns.append(ColumnSource(f"{split.prefix}label", len(parts), "tensor", "int64", (), read))
+            labels = ColumnSource(f"{split.prefix}label", len(parts), "tensor", "int64", (), read, split=name)
+            columns.append(labels)
         return columns
 
     def identity(self) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ import functools
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +176,9 @@ class HuggingFace(Importer):
 
     def columns(self) -> list[ColumnSource]:
         return [
-            column for prefix, folder in self._splits.items() for column in self._columns_of(prefix, folder)
+            replace(column, split=prefix[:-1])
+            for prefix, folder in self._splits.items()
+            for column in self._columns_of(prefix, folder)
         ]
 
     def _columns_of(self, prefix: str, folder: Path) -> list[ColumnSource]:

@@ -105,7 +105,7 @@ class Mnist(Importer):
         assert self.source is not None
         there = sorted(path.name for path in self.source.iterdir()) if self.source.is_dir() else ["one file"]
         return DataError(
-            f"{self.source} is not {type(self).__name__}: expected is a folder with the files "
+            f"{self.source} is not what the importer {self.typed_name()!r} reads: expected is a folder with the files "
             f"{', '.join(name for _, _, name in _FILES)}, packed (.gz) or not, but there "
             f"{'is ' + listed(there) if there else 'is nothing'}. Give the folder with the original files."
         )
@@ -116,8 +116,8 @@ class Mnist(Importer):
         for other in (Mnist, FashionMnist):
             if other is not type(self) and md5 == other.md5s[1]:
                 raise DataError(
-                    f"{labels.parent} holds the files of {other.__name__}, but {type(self).__name__} is to be "
-                    f"imported. Use the importer torchvision.{'mnist' if other is Mnist else 'fashion_mnist'}."
+                    f"{labels.parent} holds the files of the importer {other.typed_name()!r}, but was given to "
+                    f"{self.typed_name()!r}. Use {other.typed_name()!r}, or give another folder."
                 )
 
     def columns(self) -> list[ColumnSource]:
@@ -126,7 +126,8 @@ class Mnist(Importer):
             plain = gunzipped(path, self.scratch)
             start, shape = read_header(plain, dimensions, path)
             read = MappedRange(str(plain), "uint8", shape, start)
-            columns.append(ColumnSource(name, shape[0], "tensor", "uint8", shape[1:], read))
+            split = "test" if name.startswith("test-") else ""
+            columns.append(ColumnSource(name, shape[0], "tensor", "uint8", shape[1:], read, split=split))
         for images, labels in (columns[:2], columns[2:]):
             if images.count != labels.count or not images.count:
                 raise DataError(

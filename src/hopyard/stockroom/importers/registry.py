@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 
 from hopyard.errors import UsageError
-from hopyard.stockroom.importers.base import Importer
+from hopyard.stockroom.importers.base import GROUP, Importer
 from hopyard.wording import nearest
-
-GROUP = "hopyard.importers"
 
 
 def importer_names() -> list[str]:

@@ -35,6 +35,7 @@ from hopyard.errors import (
 from hopyard.stockroom.importers.base import ColumnSource, Samples
 from hopyard.stockroom.importers.parcels import Parcel, unwrap, wrap
 from hopyard.storage.temporary import temporary_name
+from hopyard.wording import counted
 
 CHUNK_BYTES = 8 << 20
 """Bytes of a chunk of all columns of a group, about."""
@@ -256,6 +257,25 @@ def _named(column: ColumnSource, number: int, error: Exception) -> HopyardError:
         return type(error)(f"{where}: {error}")
     kind = StorageError if isinstance(error, OSError) else DataError
     return kind(f"{where} cannot be read ({type(error).__name__}: {error}). Look at the source there.")
+
+
+def check_columns(columns: Sequence[ColumnSource]) -> None:
+    """Raise DataError unless all columns of a split have as many samples, and are called as columns of it are."""
+    first: dict[str, ColumnSource] = {}
+    for column in columns:
+        if column.split and not column.name.startswith(f"{column.split}-"):
+            raise DataError(
+                f"the column {column.name!r} is of the split {column.split!r}, but the names of a split's columns "
+                f"begin with it. Call it '{column.split}-{column.name}'."
+            )
+        other = first.setdefault(column.split, column)
+        if other.count != column.count:
+            raise DataError(
+                f"the column {other.name!r} has {counted(other.count, 'sample')}, and {column.name!r} has "
+                f"{column.count:,}, but samples i of all columns of one split belong together, so these have the same "
+                "count. Give columns of one length, or import each length from a source of its own; columns of another "
+                "split are called by it, as 'test-image' (and an importer says so by ColumnSource.split)."
+            )
 
 
 def check_samples(column: ColumnSource, samples: Samples, count: int) -> None:

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from hopyard.errors import UsageError
+from hopyard.errors import DataError, UsageError
 from hopyard.stockroom.data.cutting import FragmentEntry
 from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Samples
 from hopyard.stockroom.importers.parts import listed
 from hopyard.stockroom.importers.registry import open_importer
-from hopyard.stockroom.importers.run import ImportProgress, read_columns
+from hopyard.stockroom.importers.run import ImportProgress, check_columns, read_columns
 from hopyard.stockroom.maps import SortedMap, decode, encode
 from hopyard.stockroom.records import ColumnRecord, Shelf, check_name
 from hopyard.stockroom.session.moving import reset
 from hopyard.stockroom.session.session import StockSession
 from hopyard.stockroom.views.view import Snapshot
 from hopyard.storage import Store
+from hopyard.storage.oserrors import read_error
 from hopyard.wording import counted
 
 _AT_ONCE = 64 << 20  # bytes after which what came is staged: what a kill costs at most
@@ -91,13 +94,18 @@ def import_columns(
 
     Raises:
         UsageError: something else is staged; a column is called what no column can be. Nothing was written.
+        DataError: columns of a split have different counts; the source is a folder where a file is needed. Nothing was
+            written.
     """
     draft = session.view
     assert isinstance(draft, Draft)
-    columns = importer.columns()
-    for column in columns:
-        check_name(column.name, f"A column of the import {name!r}")
-    begun = _Begun(session, name, importer, columns)
+    with _opening(name, importer):
+        columns = importer.columns()
+        for column in columns:
+            check_name(column.name, f"A column of the import {name!r}")
+        check_columns(columns)
+        identity = importer.identity()
+    begun = _Begun(session, name, identity, columns)
     done = begun.samples(draft) if begun.is_this else {}
     if not begun.is_this:
         if draft.changed:
@@ -108,14 +116,13 @@ def import_columns(
         begun.write()
     notes = _notes(Snapshot(session.local.objects, draft.base, "the last commit"), importer, columns)
     _write(draft, columns, done, processes, watch)
-    identity = json.dumps(importer.identity(), sort_keys=True, ensure_ascii=False)
     text = _title(name, importer) if message is None else message
     is_new = draft.changed
     if is_new:
         replaced = [path.removeprefix("data/") for path, how in draft.changes() if how == "changed"]
         if replaced:
             text += f"\n\nReplaces {listed(replaced)}."
-        session.commit(f"{text}\n\n{identity}")
+        session.commit(f"{text}\n\n{json.dumps(identity, sort_keys=True, ensure_ascii=False)}")
     else:
         reset(session)
     begun.remove()
@@ -123,6 +130,22 @@ def import_columns(
     assert commit is not None
     counts = {column.name: column.count for column in columns}
     return Imported(commit, counts, sum(done.values()), is_new, notes)
+
+
+@contextmanager
+def _opening(name: str, importer: Importer) -> Iterator[None]:
+    """Turn what the file system raises while an importer opens its source into errors with the next step."""
+    try:
+        yield
+    except (IsADirectoryError, NotADirectoryError) as error:
+        at = error.filename or importer.source
+        given, needed = ("folder", "file") if isinstance(error, IsADirectoryError) else ("file", "folder")
+        raise DataError(
+            f"the importer {name!r} was given {importer.source}, and {at} is a {given}, where it reads a {needed}. "
+            "Give another path; `hopyard stock import` without arguments says what each importer takes."
+        ) from error
+    except OSError as error:
+        raise read_error(str(error.filename or importer.source), error) from error
 
 
 def _notes(before: Snapshot, importer: Importer, columns: list[ColumnSource]) -> tuple[str, ...]:
@@ -221,7 +244,7 @@ class _Begun:
     """Mark of an import that is under way upon a commit."""
 
     def __init__(
-        self, session: StockSession, name: str, importer: Importer, columns: list[ColumnSource]
+        self, session: StockSession, name: str, identity: Mapping[str, Any], columns: list[ColumnSource]
     ) -> None:
         self._store: Store = session.local.store
         self._object = f"stage/{session.place.worktree}.importing"
@@ -229,7 +252,7 @@ class _Begun:
         self._value = json.dumps(
             {
                 "base": session.stand().commit, "columns": [[each.name, each.count] for each in columns],
-                "identity": importer.identity(), "importer": name,
+                "identity": identity, "importer": name,
             },
             sort_keys=True,
         ).encode()  # fmt: skip

@@ -25,7 +25,7 @@ import pytest
 
 from hopyard.errors import HopyardError
 from hopyard.stockroom.importers.base import ColumnSource, Importer, Samples
-from hopyard.stockroom.importers.run import ImportProgress, check_samples, read_columns
+from hopyard.stockroom.importers.run import ImportProgress, check_columns, check_samples, read_columns
 
 __all__ = ["ImporterSuite", "gathered", "same"]
 
@@ -63,9 +63,12 @@ class ImporterSuite:
         assert all(isinstance(name, str) and name for name in names)
         assert all(column.count >= 2 for column in columns), "give the suite at least two samples"
 
+    def test_columns_of_a_split_have_the_same_count(self, importer: Importer) -> None:
+        check_columns(importer.columns())
+
     def test_columns_are_described_alike_at_each_call(self, importer: Importer) -> None:
         def described(column: ColumnSource) -> tuple[Any, ...]:
-            return column.name, column.count, column.kind, column.dtype, column.shape
+            return column.name, column.count, column.kind, column.dtype, column.shape, column.split
 
         assert [described(c) for c in importer.columns()] == [described(c) for c in importer.columns()]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -128,7 +129,8 @@ class VocSegmentation(Importer):
                         f"there: {listed(missing)}. Restore the original."
                     )
                 chosen = parts.select([numbers[file] for file in wanted])
-                columns.append(picture_column(f"{prefix}{name}", chosen, self.settings["decode"], mode, ids))
+                column = picture_column(f"{prefix}{name}", chosen, self.settings["decode"], mode, ids)
+                columns.append(replace(column, split=prefix[:-1]))
         if not columns:
             raise self._wrong(parts.names)
         return columns
