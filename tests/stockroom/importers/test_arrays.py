@@ -55,6 +55,31 @@ def test_values_and_dtypes_are_those_of_the_arrays(tmp_path):
                 assert same(found, array.astype(found.dtype))
 
 
+@pytest.mark.parametrize(
+    ("arrays", "columns"),
+    [
+        (
+            {"x_train": 3, "y_train": 3, "x_test": 2, "y_test": 2},
+            {"x": ("", 3), "y": ("", 3), "test-x": ("test", 2), "test-y": ("test", 2)},
+        ),
+        ({"x_train": 3, "y_val": 2}, {"x": ("", 3), "val-y": ("val", 2)}),
+        ({"x_train": 3, "other": 3}, {"x_train": ("", 3), "other": ("", 3)}),
+        (
+            {"test-x_train": 2, "test_train": 3, "x_train": 3},
+            {"test-x": ("test", 2), "test": ("", 3), "x": ("", 3)},
+        ),
+        (
+            {"x_test": 2, "test-x_train": 2},
+            {"x_test": ("", 2), "test-x_train": ("test", 2)},
+        ),  # one name for two
+    ],
+)
+def test_arrays_that_are_all_called_as_keras_calls_them_are_columns_of_splits(tmp_path, arrays, columns):
+    np.savez(tmp_path / "a.npz", **{name: np.arange(count) for name, count in arrays.items()})
+    with Numpy(tmp_path / "a.npz") as importer:
+        assert {each.name: (each.split, each.count) for each in importer.columns()} == columns
+
+
 def test_one_file_is_one_column(tmp_path):
     np.save(tmp_path / "x.npy", ARRAYS["image"])
     with Numpy(tmp_path / "x.npy") as importer:

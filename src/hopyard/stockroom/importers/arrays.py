@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import re
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ _DTYPES = frozenset(
     ]
 )  # fmt: skip
 
+_SPLITS = {"train": "", "test": "test", "val": "val", "valid": "valid"}
+_KERAS_NAME = re.compile(rf"(.+)_({'|'.join(_SPLITS)})")
+
 
 class Numpy(Importer):
     """NumPy arrays: a .npy file, a .npz file, or a folder of .npy files.
@@ -33,7 +37,8 @@ class Numpy(Importer):
     A column for each array, named as in the .npz, or as the file; the first axis numbers the samples. Numbers keep
     their dtype (in native byte order); texts (U) and bytes (S) of one axis are strings and bytes. Pickled objects are
     refused. All arrays have the same count of samples, but those of a split, which are called as it is (test-image),
-    may have another.
+    may have another. Arrays that are all called as those of Keras' files (x_train, y_test) become columns of splits
+    (x, test-y).
     """
 
     @functools.cached_property
@@ -75,13 +80,20 @@ class Numpy(Importer):
         return arrays
 
     def columns(self) -> list[ColumnSource]:
-        return [
-            replace(_column(name, path, shown), split=name.rpartition("-")[0])
-            for name, (path, shown) in self._arrays.items()
-        ]
+        names = _of_splits(list(self._arrays))
+        columns = [_column(name, *self._arrays[array]) for array, name in names.items()]
+        return [replace(column, split=column.name.rpartition("-")[0]) for column in columns]
 
     def identity(self) -> Mapping[str, Any]:
         return {"files": describe_files(self._files)}
+
+
+def _of_splits(arrays: Sequence[str]) -> dict[str, str]:
+    """The name of the column that each array becomes."""
+    found = [_KERAS_NAME.fullmatch(array) for array in arrays]
+    names = ["-".join(filter(None, (_SPLITS[each[2]], each[1]))) for each in found if each]
+    is_of_keras = len(names) == len(set(names)) == len(arrays)
+    return dict(zip(arrays, names if is_of_keras else arrays, strict=True))
 
 
 def _column(name: str, path: Path, shown: str) -> ColumnSource:
