@@ -244,6 +244,16 @@ def test_an_epoch_or_all_rows_have_one_request_for_each_footer_and_one_for_the_r
     assert set(store.calls) == {"get", "list"}
 
 
+def test_windows_of_far_data_are_drawn_from_neighbours_that_travel_together():
+    store = Noting()
+    store.put("a.parquet", parquet(table(12_800), 5))
+    dataset = open_dataset(store, cache=False)
+    del store.ranges[:]
+    rows = 2560  # of a window, which has 128 places of 20 rows
+    list(dataset.loader(batch_size=32, shuffle=True, window=rows * 24))
+    assert len(store.ranges) < 700  # for 2,560 row groups
+
+
 def test_threads_share_requests_that_span_their_row_groups():
     store = Noting()
     store.put("a", parquet(table(400), 50))

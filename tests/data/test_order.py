@@ -1,5 +1,7 @@
 """The streams that every recorded result depends on. If a test here fails, the order changed."""
 
+from itertools import groupby, pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -74,6 +76,23 @@ def test_every_row_comes_once_an_epoch(group_rows, seed, epoch, window, shuffle)
 def test_a_window_holds_no_more_rows_than_stated_unless_one_row_group_does(group_rows, window):
     windows = epoch_windows(group_rows, 0, 0, window)
     assert all(w.rows <= window or len([g for g in w.groups if group_rows[g]]) == 1 for w in windows)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=200), st.integers(1, 6))
+def test_small_row_groups_next_to_each_other_are_drawn_together(group_rows, rows):
+    windows = epoch_windows(group_rows, 3, 1, 128 * rows)
+    visits = [group for window in windows for group in window.groups]
+    place = []  # of each row group: how many of those before it were the last of a place
+    size = number = 0
+    for its in group_rows:
+        place.append(number)
+        size += its
+        if size >= rows:
+            number, size = number + 1, 0
+    if len(windows) > 1:
+        came = [place[group] for group in visits]
+        assert [key for key, _ in groupby(came)] == list(dict.fromkeys(came)), "a place came in parts"
+    assert all(later == group + 1 for group, later in pairwise(visits) if place[group] == place[later])
 
 
 def test_a_window_that_all_rows_fit_is_the_permutation_of_all_rows():

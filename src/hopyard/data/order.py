@@ -38,6 +38,9 @@ _FIRST = (
     16,
     4,
 )  # parts of a window that the first ones are: 64 MiB come over a wire of 100 MB/s within a second
+_PLACES = (
+    128  # of the data, at least, that a window of small row groups is drawn from: 8 MiB each are one request
+)
 _HASHED_AT_ONCE = 1 << 15  # rows; temporaries stay in the cache of the core
 
 
@@ -99,9 +102,10 @@ def epoch_windows(
 
     ``group_rows`` holds the rows of each row group. ``window`` is in rows: row groups are permuted
     and dealt to windows in that order, each window filled as far as whole row groups go (one at
-    least). The first window has a sixteenth of them and the second a quarter, so that training begins when
-    little of the data is here. None, or a window that all rows fit, is a true permutation over all rows. Without
-    ``shuffle`` the windows only bound memory: rows come in their natural order.
+    least). Small row groups next to each other, up to the one with which they have 1/128 of a window's rows, are
+    permuted as one, for they are read by one request. The first window has a sixteenth of the rows and the second a
+    quarter, so that training begins when little of the data is here. None, or a window that all rows fit, is a true
+    permutation over all rows. Without ``shuffle`` the windows only bound memory: rows come in their natural order.
     """
     count, rows = len(group_rows), sum(group_rows)
     if window is None or rows <= window:
@@ -109,12 +113,26 @@ def epoch_windows(
         return [Window(tuple(range(count)), rows, whole_seed)] if rows else []
     visits: Iterable[int] = range(count)
     if shuffle:
-        visits = permutation(count, derive_seed("order of groups", seed, epoch)).tolist()
+        places = _neighbours(group_rows, window // _PLACES)
+        order = permutation(len(places), derive_seed("order of groups", seed, epoch)).tolist()
+        visits = (group for place in order for group in places[place])
     return [
         Window(groups, size, derive_seed("order in window", seed, epoch, number) if shuffle else None)
         for number, (groups, size) in enumerate(_filled(group_rows, visits, window))
         if size
     ]
+
+
+def _neighbours(group_rows: Sequence[int], rows: int) -> list[range]:
+    """Row groups next to each other, in ranges that end where they have so many rows."""
+    ranges = []
+    start = size = 0
+    for group, its in enumerate(group_rows, 1):
+        size += its
+        if size >= rows:
+            ranges.append(range(start, group))
+            start, size = group, 0
+    return ranges if start == len(group_rows) else [*ranges, range(start, len(group_rows))]
 
 
 def _filled(
