@@ -7,7 +7,6 @@ it, however derived, keeps the buffer's owner alive.
 
 from __future__ import annotations
 
-import copy
 import math
 import sys
 from collections import deque
@@ -71,8 +70,10 @@ class Buffers:
         return {**self.__dict__, "_by_size": {}}  # memory stays with its process
 
     def without_memory(self) -> Buffers:
-        """Buffers like these, which share no memory with them."""
-        return copy.copy(self)
+        """Buffers that make arrays as these do, and share no memory with them."""
+        others = Buffers(self.arrow_strings)
+        others.coded = self.coded
+        return others
 
     def pair(
         self, rows: int, dtype: np.dtype[Any], shape: tuple[int, ...], width: int
