@@ -1,6 +1,4 @@
-import io
 import pickle
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +9,6 @@ from hypothesis import strategies as st
 
 from hopyard.data import inspect, open_dataset
 from hopyard.data.dataset import deal
-from hopyard.data.reading import reader
 from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.storage import MemoryStore
 
@@ -34,26 +31,6 @@ def test_rows_are_read_by_number_slice_array_and_mask(make_dataset, expect_rows)
     assert row["image"].shape == (3, 5)
     assert row["text"] == "row 32 é"
     assert row["list"].tolist() == []
-
-
-@given(
-    groups=st.lists(st.integers(1, 7), min_size=1, max_size=8),
-    at_once=st.integers(1, 400),
-    data=st.data(),
-)
-def test_rows_are_those_of_their_numbers_however_many_row_groups_are_decoded_at_once(groups, at_once, data):
-    store, rows = MemoryStore(), sum(groups)
-    table = pa.table({"id": range(rows), "text": [f"row {row}" for row in range(rows)]})
-    with pq.ParquetWriter(sink := io.BytesIO(), table.schema) as writer:
-        for first, end in pairwise(np.cumsum([0, *groups]).tolist()):
-            writer.write_table(table.slice(first, end - first))
-    store.put("a.parquet", sink.getvalue())
-    with pytest.MonkeyPatch.context() as changed:
-        changed.setattr(reader, "_DECODED_AT_ONCE", at_once)
-        asked = data.draw(st.lists(st.integers(0, rows - 1), max_size=2 * rows))
-        batch = open_dataset(store, cache=False)[np.array(asked, np.int64)]
-    assert batch["id"].tolist() == asked
-    assert batch["text"].tolist() == [f"row {row}" for row in asked]
 
 
 def test_rows_out_of_range_are_refused(make_dataset):

@@ -225,21 +225,12 @@ def test_a_second_epoch_asks_the_store_for_nothing(tmp_path):
     assert not store.asked
 
 
-def an_epoch(dataset):
-    return list(dataset.loader(batch_size=32, shuffle=True))
-
-
-def all_rows(dataset):
-    return dataset[:]
-
-
-@pytest.mark.parametrize("read", [an_epoch, all_rows])
-def test_an_epoch_or_all_rows_have_one_request_for_each_footer_and_one_for_the_rows_of_a_file(read):
+def test_an_epoch_has_one_request_for_each_footer_and_one_for_the_rows_of_a_file():
     store = CountingStore(MemoryStore())
     for name in ("a.parquet", "b.parquet"):
         store.put(name, parquet(table(300), 50))
     store.reset()
-    read(open_dataset(store, cache=False))
+    list(open_dataset(store, cache=False).loader(batch_size=32, shuffle=True))
     assert store.calls["get"] == 4
     assert set(store.calls) == {"get", "list"}
 

@@ -49,7 +49,6 @@ Bitmap = npt.NDArray[np.uint8]
 
 _MANY_SCALARS = 8
 _PACKED_AT_MOST = 1 << 30  # bytes; the first batch waits for them
-_DECODED_AT_ONCE = 256 << 20  # bytes of row groups that rows are taken from
 _ATTEMPTS = 3  # to map flat files that the cache may move or throw out at any moment
 
 
@@ -266,7 +265,7 @@ class Reader:
         return view
 
     def gather(self, rows: Rows, wanted: Wanted) -> Batch:
-        """Any rows, in any order. Columns that must be decoded are, of some row groups at a time."""
+        """Any rows, in any order. Columns that must be decoded are, a row group at a time."""
         buffers = Buffers()
         packs = self._packs(wanted)
         if packs not in self._kept:  # for a few rows, nothing is decoded that can be mapped
@@ -278,24 +277,13 @@ class Reader:
         present, starts = np.unique(groups[by_group], return_index=True)
         if not packs or (len(present) > 1 and self._all_kept(packs) is not None):
             return self._present(wanted, packs, None).gather(rows, buffers)
-        runs = self._runs_of(present, len(rows), columns_of(wanted))
-        parts = []
-        for some, where in zip(np.split(present, runs), np.split(by_group, starts[runs]), strict=True):
-            firsts = first_rows_of([self.group_rows[group] for group in some])
-            moved = (firsts - self.first_rows[some])[np.searchsorted(some, groups[where])]
-            parts.append(self._present(wanted, packs, some.tolist()).gather(rows[where] + moved, buffers))
+        parts = [
+            self._present(wanted, packs, [group]).gather(rows[where] - self.first_rows[group], buffers)
+            for group, where in zip(present.tolist(), np.split(by_group, starts[1:]), strict=True)
+        ]
         back = np.empty_like(by_group)
         back[by_group] = np.arange(len(rows))
         return reorder(join(parts, buffers), back, buffers)
-
-    def _runs_of(self, groups: Rows, rows: int, columns: Iterable[str]) -> Rows:
-        """Where to split these row groups, of which so many rows are taken, into those that are decoded together:
-        each alone, or if most of their rows are taken, on all cores and by requests that do not wait for each other.
-        """
-        if 2 * rows < sum(self.group_rows[group] for group in groups):
-            return np.arange(1, len(groups))
-        sizes = np.array(self._decoded_sizes(self._schema[name] for name in columns), np.int64)
-        return np.flatnonzero(np.diff(np.cumsum(sizes[groups]) // _DECODED_AT_ONCE)) + 1
 
     def _packs(self, wanted: Wanted) -> Packs:
         """The columns that are gathered from flat files, by the blocks that they form.
