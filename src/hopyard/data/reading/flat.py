@@ -175,11 +175,11 @@ def write_flat(
     ends = dict.fromkeys((*fixed, *varying), 0)
     for first, columns, packed in pieces:
         for name, rectangle in packed.items():
-            ends[name] = first + len(rectangle)
+            ends[name] = max(ends[name], first + len(rectangle))
             _write(descriptor, rectangle, fixed[name].offset + first * fixed[name].width)
         for name in columns.keys() & ends.keys():
             values = columns[name]
-            ends[name] = first + len(values)
+            ends[name] = max(ends[name], first + len(values))
             if name in fixed:
                 block = fixed[name]
                 data = _packed([columns[each] for each in block.columns], block)
