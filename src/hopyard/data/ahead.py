@@ -6,6 +6,7 @@ For rows that are decoded for every batch; gathering others takes less time than
 
 from __future__ import annotations
 
+import copy
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -68,7 +69,7 @@ class AheadStream(EpochStream):
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "hopyard-ahead")
         if self._buffers is None:  # those given may be in use by the thread of an iteration that was left
-            self._buffers = self._spare.pop() if self._spare else buffers.without_memory()
+            self._buffers = self._spare.pop() if self._spare else copy.copy(buffers)
         return self._pool.submit(self._stream.begin, first, last, self._buffers, self._threads)
 
     def _leave_to_parent(self) -> None:

@@ -61,8 +61,7 @@ class WindowStream(EpochStream):
         """Positions [first, last); behind the end comes the start."""
         if self._start <= first and last <= self._stop:
             return self._gather(first - self._start, last - self._start, buffers)
-        parts = self._parts(first, last, buffers.without_memory())  # no other batch has parts of these sizes
-        return join(list(parts), buffers)
+        return join(list(self._parts(first, last, buffers)), buffers)
 
     def begin(self, first: int, last: int, buffers: Buffers, threads: DecodingThreads) -> Callable[[], Batch]:
         if not (self._start <= first and last <= self._stop and isinstance(self._view, RowGroupView)):

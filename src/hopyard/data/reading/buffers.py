@@ -69,12 +69,6 @@ class Buffers:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_by_size": {}}  # memory stays with its process
 
-    def without_memory(self) -> Buffers:
-        """Buffers that make arrays as these do, and share no memory with them."""
-        others = Buffers(self.arrow_strings)
-        others.coded = self.coded
-        return others
-
     def pair(
         self, rows: int, dtype: np.dtype[Any], shape: tuple[int, ...], width: int
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
