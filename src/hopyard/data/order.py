@@ -34,13 +34,12 @@ window; None for all rows; of several datasets, one each."""
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = 0xFFFFFFFFFFFFFFFF
 _LOW = np.uint64(0xFFFFFFFF)
-_FIRST = (
-    16,
-    4,
-)  # parts of a window that the first ones are: 64 MiB come over a wire of 100 MB/s within a second
-_PLACES = (
-    128  # of the data, at least, that a window of small row groups is drawn from: 8 MiB each are one request
-)
+# Parts of a window that the first ones are: 64 MiB come over a wire of 100 MB/s within a second.
+_FIRST = (16, 4)
+
+# Places of the data, at least, that a window of small row groups is drawn from: 8 MiB each are one request.
+_PLACES = 128
+
 _HASHED_AT_ONCE = 1 << 15  # rows; temporaries stay in the cache of the core
 
 

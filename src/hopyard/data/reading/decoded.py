@@ -58,7 +58,7 @@ class DecodedColumn:
             number = int(places[row]) if numbers is None else int(numbers()[places[row]])
             return f"{file}, row group {within}, column {column.name!r}, row {number}"
 
-        # As objects: an array of NumPy's would be made by pandas, whose first import takes longer than many batches.
+        # A list: to make an array of objects Arrow imports pandas, which takes longer than many batches.
         rows = self._stored.gather(places, groups, Buffers(arrow_strings=True)).to_pylist()
         out = buffers.empty(len(places), np.dtype(column.dtype), column.shape)
         if buffers.begun is not None:
