@@ -11,6 +11,7 @@ import getpass
 import json
 import os
 import select
+import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,8 +100,11 @@ class Client:
 
     def blocks(self, path: str) -> list[tuple[list[str], int]]:
         """The hosts and the length of each block of a file."""
+        return [(block["hosts"], block["length"]) for block in self._block_locations(path)]
+
+    def _block_locations(self, path: str) -> list[dict[str, Any]]:
         found = self._asked("GET", path, "GETFILEBLOCKLOCATIONS", "BlockLocations")["BlockLocation"]
-        return [(block["hosts"], block["length"]) for block in found]
+        return list(found)
 
     def mkdirs(self, path: str, permission: int, create_parent: bool) -> None:
         """Make a directory, and those above it: WebHDFS has no other way."""
@@ -159,12 +163,26 @@ class Client:
         dead: list[str] = []
         asked = {"offset": str(start)} | ({} if length is None else {"length": str(length)})
         while True:
-            answer = self._answer("GET", self._target(path, "OPEN", **asked, **_without(dead)))
+            without = self._replicas_at(path, start, dead) if dead else []
+            answer = self._answer("GET", self._target(path, "OPEN", **asked, **_without(without)))
             if answer.location is None:
                 return self.checked(answer).body
             found = self._at_data_node(answer.location, dead, _fetched)
             if found is not None:
                 return self.checked(found).body
+
+    def _replicas_at(self, path: str, start: int, hosts: Sequence[str]) -> list[str]:
+        """The data nodes on these hosts that have the block at ``start``, as the name node can leave them out: by their
+        addresses for data, while it sends to those of their web servers. None if no others have it, or nobody tells."""
+        try:
+            blocks = self._block_locations(path)
+        except RuntimeError:  # an old server
+            return []
+        block = next((each for each in reversed(blocks) if each["offset"] <= start), None)
+        if block is None:
+            return []
+        nodes = [name for host, name in zip(block["hosts"], block["names"], strict=True) if host in hosts]
+        return nodes if len(nodes) < len(block["names"]) else []
 
     def create(self, path: str, options: WriteOptions) -> Writer:
         """A writer of a new file."""
@@ -173,7 +191,8 @@ class Client:
         if options.replication is not None:
             asked["replication"] = str(options.replication)
         while True:
-            answer = self._answer("PUT", self._target(path, "CREATE", **asked, **_without(dead)))
+            without = [address for host in dead for address in _addresses(host)]
+            answer = self._answer("PUT", self._target(path, "CREATE", **asked, **_without(without)))
             if answer.location is None:
                 self.checked(answer)
                 raise self._no_webhdfs(f"it answers HTTP {answer.status} where a file is to be sent")
@@ -200,7 +219,7 @@ class Client:
             connection.close()
             if not isinstance(error, ConnectionError | TimeoutError):
                 raise
-            dead.append(parts.netloc)
+            dead.append(parts.hostname or "")
             if len(dead) == _DATA_NODES:
                 raise
             return None
@@ -359,8 +378,16 @@ def _both_directories(before: str, after: str) -> RuntimeError:
     return RuntimeError(f"Source {before} and destination {after} must both be directories")
 
 
-def _without(dead: Sequence[str]) -> dict[str, str]:
-    return {"excludedatanodes": ",".join(dead)} if dead else {}
+def _without(nodes: Sequence[str]) -> dict[str, str]:
+    return {"excludedatanodes": ",".join(nodes)} if nodes else {}
+
+
+def _addresses(host: str) -> list[str]:
+    """The address of a data node's host, by which the name node can leave it out; none if it is not known here."""
+    try:
+        return [socket.gethostbyname(host)]
+    except OSError:
+        return []
 
 
 def _fetched(connection: HTTPConnection, target: str) -> _Answer:

@@ -175,7 +175,10 @@ def test_a_data_node_that_dies_in_the_middle_of_a_read(
     try:
         assert store.get("a") == content
         assert len(killed) == 1
-        assert store.get("a", 1_000_000, 10) == content[1_000_000:1_000_010]
+        for start in range(
+            0, 30_000_000, 1_000_000
+        ):  # the name node goes on to send there, and leaves it out if asked
+            assert store.get("a", start, 10) == content[start : start + 10]
         monkeypatch.setattr(hdfs_module, "_PATIENCE", 60.0)  # until the name node hands it out no more
         store.put("b", b"written meanwhile")
         assert store.get("b") == b"written meanwhile"
