@@ -94,6 +94,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_finish() -> None:
     """From here garbage is collected as ever, but what was imported by now is no longer looked through."""
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)  # most of what tests make becomes no garbage either
     gc.enable()
 
 

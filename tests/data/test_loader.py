@@ -164,6 +164,28 @@ def test_state_counts_rows_yielded_by_the_latest_iteration(make_dataset):
     assert (loader.state_dict()["epoch"], loader.state_dict()["rows"]) == (1, 4)
 
 
+@pytest.mark.parametrize("output", ["numpy", "torch"])
+@pytest.mark.parametrize("step", range(5))
+def test_a_batch_that_could_not_be_made_is_in_the_rest(make_dataset, step, output):
+    dataset = make_dataset([[10, 7], [3]])
+    whole = [batch["id"].tolist() for batch in dataset.loader(4, True, 2)]
+    fails = True
+
+    def once(batch, rng):
+        nonlocal fails
+        if fails and batch["id"].tolist() == whole[step]:
+            fails = False
+            raise OSError("once")
+        return batch
+
+    loader, given = dataset.loader(4, True, 2, transform=once, output=output), []
+    with pytest.raises(OSError, match="once"):
+        for batch in loader:
+            given.append(batch["id"].tolist())
+    loader.load_state_dict(loader.state_dict())
+    assert given + [batch["id"].tolist() for batch in loader] == whole
+
+
 def test_a_state_of_another_dataset_is_refused(make_dataset):
     one, other = make_dataset([[10, 10]], fingerprint="one"), make_dataset([[10, 10]], fingerprint="two")
     with pytest.raises(
@@ -178,6 +200,10 @@ def test_a_state_of_another_dataset_is_refused(make_dataset):
         part.loader(4).load_state_dict(one.loader(4).state_dict())
     with pytest.raises(UsageError, match="without epoch, rows"):
         one.loader(4).load_state_dict({"seed": 0, "shuffle": True, "window": None, "dataset": "one"})
+    for name, value in {"seed": None, "shuffle": "yes", "window": 0, "epoch": "a", "rows": -1}.items():
+        loader = one.loader(4)
+        with pytest.raises(UsageError, match=f"{name}={value!r}"):
+            loader.load_state_dict(loader.state_dict() | {name: value})
 
 
 def test_batches_are_owned_writable_and_aligned(make_dataset, expect_rows):

@@ -6,7 +6,7 @@ import pytest
 
 from hopyard.data.opening.opening import open_dataset
 from hopyard.data.preparing.prepare import prepare
-from hopyard.errors import ColumnError, DataError, UsageError
+from hopyard.errors import ColumnError, DataError, NullsError, UsageError
 from hopyard.storage import LocalStore, MemoryStore
 
 
@@ -150,3 +150,39 @@ def test_nan_within_lists_of_floats_is_a_number_in_every_container(rows):
 def test_nan_within_lists_of_integers_is_a_null():
     with pytest.raises(DataError, match="Column 'x' has 1 null inside its lists"):
         prepare({"x": [[1, float("nan")], [2]]}, MemoryStore(), ragged="pad", validation=None)
+
+
+def objects(rows):
+    array = np.empty(len(rows), object)
+    for number, row in enumerate(rows):
+        array[number] = row
+    return array
+
+
+@pytest.mark.parametrize("lengths", [(2, 2, 2, 2), (2, 3, 1, 4)], ids=["equal", "ragged"])
+@pytest.mark.parametrize("container", [list, objects], ids=["list", "objects"])
+def test_an_array_with_a_masked_value_is_a_null_row(store, lengths, container):
+    rows = [np.ma.masked_array(np.arange(n) + 1.0, np.arange(n) == 1) for n in lengths]
+    rows[2:] = (np.ma.masked_array(row.data, np.zeros(len(row), bool)) for row in rows[2:])
+    masked = [np.ma.is_masked(row) for row in rows]
+    assert masked == [True, True, False, False]
+    with pytest.raises(NullsError, match=r"column 'x' in 2 rows \(the first are rows 0, 1\)"):
+        prepare({"x": container(rows)}, store, None, ragged="keep")
+    batch = prepare(
+        {"x": container(rows), "id": [0, 1, 2, 3]}, store, None, ragged="keep", nulls="mask"
+    ).train[:]
+    assert dict(zip(batch["id"].tolist(), batch["x_mask"].tolist(), strict=True)) == dict(enumerate(masked))
+    by_id = {
+        int(number): np.asarray(row).tolist() for number, row in zip(batch["id"], batch["x"], strict=True)
+    }
+    null = [0.0, 0.0] if len(set(lengths)) == 1 else []
+    assert by_id == {0: null, 1: null, 2: rows[2].tolist(), 3: rows[3].tolist()}
+    nothing_else = np.ma.masked_array([1.0, 2.0], [True, True])
+    empty = prepare({"x": [nothing_else, nothing_else]}, store, None, nulls="mask").train[:]
+    assert empty["x_mask"].all()
+
+
+@pytest.mark.parametrize("rows", [9, 40, 41])
+def test_a_share_that_is_rounded_to_whole_rows_is_no_surprise(store, rows, caplog):
+    prepare({"x": np.arange(rows)}, store, validation=0.25)
+    assert "was asked for, but" not in caplog.text

@@ -3,6 +3,7 @@
 import errno
 import threading
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -43,6 +44,38 @@ def test_the_first_file_that_is_damaged_is_named_and_others_are_left_out_on_requ
     dataset = open_dataset(store.url, corrupt="skip")
     assert dataset[:]["x"].tolist() == [0, 0, 1]
     assert [skipped.file[-9:] for skipped in dataset.skipped] == ["2.parquet", "3.parquet"]
+
+
+@pytest.mark.parametrize("rows", [19, 21, -20])
+def test_a_footer_that_contradicts_itself_is_no_footer(tmp_path, rows):
+    """Footers have no checksum: one flipped bit in the rows of a row group, and rows are missing."""
+    good, bad = tmp_path / "good.parquet", tmp_path / "z.parquet"
+    pq.write_table(pa.table({"x": np.arange(40)}), good, row_group_size=20)
+    data = good.read_bytes()
+    # Of each row group: the field of its rows, an i64 in zigzag, behind its size.
+    at = data.rindex(b"\x16" + bytes([20 << 1]))
+    changed = {19: bytes([38]), 21: bytes([42]), -20: bytes([39])}[rows]
+    bad.write_bytes(data[: at + 1] + changed + data[at + 2 :])
+    found = pq.read_metadata(bad)
+    assert [found.row_group(number).num_rows for number in range(2)] == [20, rows]
+    with pytest.raises(
+        CorruptError,
+        match=rf"z\.parquet .* damaged footer: it tells of 40 rows, and of {20 + rows} in its 2 row",
+    ):
+        open_dataset(str(bad))
+    dataset = open_dataset(str(tmp_path), corrupt="skip")
+    assert len(dataset) == 40
+    assert [part.file for part in dataset.skipped] == [str(bad)]
+
+
+def test_a_column_whose_name_is_damaged_is_no_error_of_python(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"price": [1]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"price", b"pric\xe4"))
+    with pytest.raises(
+        CorruptError, match=r"a\.parquet .* the name of a column is no UTF-8 \(b'pric\\xe4'\)"
+    ):
+        open_dataset(str(path))
 
 
 def test_a_footer_is_read_once(store):

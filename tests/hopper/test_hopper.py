@@ -244,6 +244,18 @@ def test_an_observer_that_raises_is_shown_once_and_costs_nothing(game: Any, resu
     assert 'raise ValueError("in the callback")' in shown
 
 
+def test_an_observer_that_finds_no_room_is_said_in_a_line(game: Any) -> None:
+    def full(state: Any, record: Any) -> None:
+        raise StorageFullError("no space is left for /logs: 0 bytes are free. Make space there.")
+
+    run = game(MemoryStore(), InlineBackend(), on_record=full)
+    run.play()
+    [shown] = run.messages
+    assert shown.endswith(
+        "a callback failed; the run goes on. no space is left for /logs: 0 bytes are free. Make space there."
+    )
+
+
 class Told(LocalBackend):
     """Notes when units are submitted, among what else is noted."""
 

@@ -203,7 +203,12 @@ def test_a_missing_bucket_is_said(s3: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "writing", "reading", "rule"),
     [
-        (403, NotWritableError, StorageError, "the server forbids it .*Give these credentials the right"),
+        (
+            403,
+            NotWritableError,
+            StorageError,
+            "the server forbids it .*whether the credentials are right, and give them the right",
+        ),
         (401, StorageError, StorageError, "does not accept the credentials"),
         (507, StorageFullError, StorageFullError, "no space is left"),
         (400, StorageError, StorageError, "Look at the server"),
@@ -340,6 +345,7 @@ def test_urls_that_are_no_place_are_refused(url: str, rule: str) -> None:
         ({"regio": "x"}, "options regio.*'regio' is not valid"),
         ({"client_options": {"timout": "3s"}}, "timout"),
         ({"client_options": {"timeout": "3 parsecs"}}, "3 parsecs"),
+        ({"allow_http": True}, "options allow_http"),  # is one of client_options
     ],
 )
 def test_options_that_do_not_exist_are_refused(options: dict[str, Any], rule: str) -> None:

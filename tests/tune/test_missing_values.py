@@ -302,6 +302,25 @@ def objects(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def test_masked_values_are_nulls_in_every_form_of_an_array() -> None:
+    given = np.random.default_rng(0).normal(size=(ROWS, 2)).astype(np.float32)
+    rows = {"features": given, "price": given.sum(1)}
+
+    def make(params: dict[str, Any]) -> TorchEstimator:
+        return TorchEstimator(
+            torch.nn.Linear(2, 1), torch.optim.SGD, torch.nn.MSELoss(), optimizer_params=params
+        )
+
+    model = search(make, ["features"], "price").fit(rows)
+    masked = np.ma.masked_array(given, given > 1.5)
+    for data in (masked, list(masked), (masked,), {"features": masked}, {"features": list(masked)}):
+        with pytest.raises(DataError, match=r"column 'features' is null in \d+ rows? .*nulls='error'"):
+            model.predict(data)
+    unmasked = np.ma.masked_array(given, np.zeros_like(given, bool))
+    for data in (unmasked, list(unmasked), {"features": unmasked}):
+        assert np.array_equal(model.predict(data), model.predict(given))
+
+
 @pytest.mark.parametrize("null_ages", [0, 10])
 def test_a_mask_is_a_feature_that_is_made_of_rows_at_prediction(null_ages: int, tmp_path: Any) -> None:
     """Also where no row of the training data was null: the mask was asked for by name."""
@@ -585,3 +604,11 @@ def test_zero_rows_are_refused_in_words(tmp_path: Any) -> None:
         for call in (model.predict, model.evaluate, model.transform):
             with pytest.raises(DataError, match=r"The data is empty: it has no rows, or no columns\. Give"):
                 call(none)
+
+
+def test_transform_of_columns_of_other_lengths_is_refused(tmp_path: Any) -> None:
+    model = missing.search(tmp_path, features=("age",)).fit(missing.people(rows=40))
+    with pytest.raises(
+        DataError, match=r"Column 'note' has 3 rows, but .* model's inputs have 5. Give as many"
+    ):
+        model.transform({"age": np.zeros(5), "note": ["a", "b", "c"]})

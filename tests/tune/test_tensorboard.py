@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -113,3 +115,19 @@ def test_the_points_of_a_copy_go_on_from_its_source(search: Any, make_rows: Any,
     table = model.trials().set_index("number")
     assert table["source"].dropna().to_dict() == {copy.number: copy.source}
     assert table["epochs"][copy.number] == 1
+
+
+def test_logs_that_find_no_room_are_said_in_a_line(
+    search: Any, make_rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    model = search(LocalStore(tmp_path), num_models=2, progress=True).fit(make_rows())
+    said = capsys.readouterr()
+    text = said.out + said.err
+    assert "a callback failed; the run goes on. no space is left for" in text
+    assert "Make space there." in text
+    assert "Traceback" not in text
+    assert len(model.trials()) == 2

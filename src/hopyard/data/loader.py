@@ -155,21 +155,25 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         """The batches of the next epoch, or, after ``load_state_dict``, of the rest of the one it was in."""
         # All made here, not at the first batch: by then another iteration may have begun.
-        epoch, steps = self.steps()
-        return self._batches(self.stream(epoch), epoch, steps)
+        epoch = self._begin()
+        return self._batches(self.stream(epoch), epoch, self._start, self._iteration)
 
     def __getitem__(self, row: object) -> NoReturn:
         raise not_by_number()
 
     def steps(self) -> tuple[int, Iterator[BatchSpan]]:
         """Begin an iteration, and return the epoch and the steps; a step counts as yielded once it is given."""
+        epoch = self._begin()
+        return epoch, self._steps(self._start, self._iteration)
+
+    def _begin(self) -> int:
         if self._begun:
             self._epoch += 1
             self._position = 0
         self._begun = True
         self._start = self._position
         self._iteration = object()
-        return self._epoch, self._steps(self._position, self._iteration)
+        return self._epoch
 
     def stream(self, epoch: int) -> EpochStream:
         """The rows of an epoch, to be closed after use: behind :meth:`steps`, those of the iteration that began."""
@@ -242,8 +246,10 @@ class Loader:
             raise UsageError(
                 f"The state is at row {rows} of {len(self.dataset)}. Give what state_dict() returned."
             )
-        self._seed, self._shuffle = state["seed"], state["shuffle"]
-        self._reach, self._epoch = state["window"], state["epoch"]
+        epoch, window = integer("epoch", state["epoch"], 0), state["window"]
+        self._shuffle = flag("shuffle", state["shuffle"])
+        self._reach = None if window is None else integer("window", window, 1)
+        self._seed, self._epoch = integer("seed", state["seed"]), epoch
         self._start = self._position = rows
         self._begun = False
         self._iteration = object()
@@ -300,20 +306,29 @@ class Loader:
             first = position + start * ranks + rank * (stop - start)
             yield (first, first + stop - start), min(position + stop * ranks, rows)
 
-    def _batches(self, stream: EpochStream, epoch: int, steps: Iterator[BatchSpan]) -> Iterator[Any]:
+    def _batches(self, stream: EpochStream, epoch: int, position: int, iteration: object) -> Iterator[Any]:
         buffers, convert, transform = self._buffers, self._converted, self._transform
         gather: Gather = stream.views if self._views else stream.batch
         # Else the batches of a rank do not follow each other, or are made ahead.
         if not self._views and self.world_size == 1 and not isinstance(stream, AheadStream):
             dataset = self.dataset
             gather = several_at_once(stream.batch, dataset.schema, self.wanted, self.batch_size, len(dataset))
+
+        def counted(made: Any, end: int) -> Any:
+            if self._iteration is iteration:
+                self._position = end
+            return made
+
         try:
-            for first, last in steps:
-                # No name for the batch here: it would keep the memory from being used again.
+            for (first, last), end in self._spans(position):
+                # No name for the batch here: it would keep the memory from being used again. It counts once it is
+                # made: where an error comes instead, a state of then has it in the rest.
                 if transform is None:
-                    yield convert(gather(first, last, buffers))
+                    yield counted(convert(gather(first, last, buffers)), end)
                 else:
-                    yield _given(transform(convert(gather(first, last, buffers)), self._rng(epoch, first)))
+                    yield counted(
+                        _given(transform(convert(gather(first, last, buffers)), self._rng(epoch, first))), end
+                    )
             self.dataset.check_not_written()
         finally:
             stream.close()

@@ -22,6 +22,7 @@ from typing import TypeAlias
 from hopyard.backend import Backend
 from hopyard.errors import (
     Evidence,
+    HopyardError,
     RunError,
     SettingsError,
     StateLostError,
@@ -465,7 +466,8 @@ class Hopper:
             place = type(error), frame.filename, frame.lineno
             if place not in self._shown:
                 self._shown.add(place)
-                self._announce(f"a callback failed; the run goes on.\n{traceback.format_exc()}")
+                said = str(error) if isinstance(error, HopyardError) else f"\n{traceback.format_exc()}"
+                self._announce(f"a callback failed; the run goes on. {said}")
 
     def _position(self, pack: int) -> Position:
         return self._state.trials[pack].progress.position()

@@ -42,9 +42,9 @@ SCHEMES = {
 # A request that nobody answers ends after a minute or two; docs/storage.md says how to change this.
 _CLIENT: dict[str, Any] = {"connect_timeout": "5s", "read_timeout": "30s", "timeout": "10min"}
 _RETRIES: dict[str, Any] = {
-    "max_retries": 5,
+    "max_retries": 8,
     "retry_timeout": timedelta(seconds=60),
-    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
+    "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=5), "base": 2},
 }
 
 _PART = 16 << 20  # bytes of a part of an upload; larger for objects that would have too many parts
@@ -405,7 +405,9 @@ def _open(url: str, options: Mapping[str, Any]) -> Any:
     try:
         kind = getattr(import_module("obstore.store"), SCHEMES[urlsplit(url).scheme])
         return kind.from_url(url, config=config, client_options=client, retry_config=retries, **more)
-    except Exception as error:  # the library raises its own errors, TypeError and ValueError
+    except BaseException as error:  # the library raises its own errors, TypeError, ValueError, and panics
+        if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
+            raise
         said = str(error).splitlines()[0].rstrip(".")
         raise UsageError(
             f"the store {url} cannot be opened with the options {', '.join(sorted(options)) or '(none)'} and this "

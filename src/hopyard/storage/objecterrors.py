@@ -82,8 +82,8 @@ def request_error(url: str, name: str, kind: str, text: str, writing: bool) -> S
         right = "to put and delete objects" if writing else "to get objects and list the bucket"
         error = NotWritableError if writing else StorageError
         return error(
-            f"{place} cannot be {action}: the server forbids it ({said}). Give these credentials the right {right}, "
-            "or use others."
+            f"{place} cannot be {action}: the server forbids it ({said}). Look whether the credentials are right, and "
+            f"give them the right {right}."
         )
     if has(_UNREACHABLE):
         return UnreachableError(

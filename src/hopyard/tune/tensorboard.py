@@ -25,6 +25,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.storage import Store
+from hopyard.storage.oserrors import write_errors
 from hopyard.tune.callbacks import ends_epoch, flat_params
 from hopyard.tune.rows import epoch_numbers
 
@@ -80,8 +81,9 @@ class TensorBoard:
             self._logs.put(name, data)
             return
         path = self._logs / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        with write_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
         self._torn.discard(trial.number)
 
     def _append(self, state: RunState, trial: TrialState, events: list[Event]) -> None:

@@ -235,3 +235,18 @@ def with_staged(end: dict[str, Any]) -> dict[str, Any]:
         ([], 1),
     ]
     return {**end, "staged": [], "values": {**end["values"], "experiment/other": 1}}
+
+
+def test_what_found_no_room_is_not_stored_by_the_next_write(disk: Path) -> None:
+    with StockRoom.init(disk / "stock", enable_write=True) as stock:
+        stock.data["small"] = np.arange(10)
+        with pytest.raises(StorageFullError, match="no space is left for"):
+            stock.data["large"] = np.random.default_rng(0).random((1000, 500))
+        stock.data["other"] = np.arange(10)
+        stock.commit("without it")
+        assert sorted(stock.data) == ["other", "small"]
+    subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
+    with StockRoom(disk / "stock", enable_write=True) as stock:
+        stock.data["more"] = np.arange(10)
+        stock.commit("more")
+        assert stock.gc().objects == 0

@@ -134,6 +134,10 @@ def test_truncated_files_are_named(tmp_path):
     (tmp_path / "a.npz").write_bytes(data)
     with pytest.raises(CorruptError, match=r"a.npz is truncated or damaged: .* Restore it."):
         Numpy(tmp_path / "a.npz").columns()
+    for wrong in (bytes(data[:300]), b"garbage", b""):
+        (tmp_path / "a.npz").write_bytes(wrong)
+        with pytest.raises(CorruptError, match=r"a.npz is truncated or damaged: .* Restore it."):
+            Numpy(tmp_path / "a.npz").columns()
 
 
 def test_a_folder_without_arrays_and_no_source_are_refused(tmp_path):

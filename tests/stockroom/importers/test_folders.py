@@ -189,3 +189,17 @@ def test_options_are_checked():
         match=r"importer 'torchvision.imagefolder' has no option 'decod'; did you mean 'decode'\? The options are",
     ):
         ImageFolder(".", decod=True)
+
+
+def test_a_link_to_a_folder_above_it_is_no_end_of_images(tmp_path):
+    root = unpack(tmp_path / "pictures", folder_files())
+    elsewhere = unpack(tmp_path / "elsewhere", {"1.png": encoded(pixels(1))})
+    (root / "cat" / "more").symlink_to(elsewhere)
+    with Images(root) as importer:
+        assert len(importer.columns()[0].read(0, 6)) == 6
+    (root / "dog" / "loop").symlink_to(root)
+    with (
+        Images(root) as importer,
+        pytest.raises(DataError, match=r"dog/loop is a link to a folder that it lies in, .* Delete the link"),
+    ):
+        importer.columns()

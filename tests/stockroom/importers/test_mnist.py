@@ -67,6 +67,11 @@ def test_truncated_files_are_named(tmp_path):
         match=r"its header says 5 x 28 x 28, which are 3,936 bytes, but there are 3,935. Download",
     ):
         Mnist(tmp_path).columns()
+    path.write_bytes(gzip.compress(gzip.decompress(whole)[:9]))
+    with pytest.raises(
+        CorruptError, match=r"it ends after 9 bytes, within its header of 16. Download or copy"
+    ):
+        Mnist(tmp_path).columns()
 
 
 def test_another_idx_file_is_refused(tmp_path):

@@ -129,7 +129,7 @@ def _from_masked(name: str, values: np.ma.MaskedArray[Any, Any]) -> ColumnData:
 
 def from_rows(name: str, rows: Sequence[Any] | npt.NDArray[Any]) -> ColumnData:
     """A column from one Python object a row; None and NaN are null, but within a list of floats NaN is a
-    number."""
+    number. An array in which a value is masked is null as a whole."""
     if not len(rows):
         raise empty_data()
     if isinstance(rows, np.ndarray) and rows.ndim > 1:
@@ -157,10 +157,11 @@ def _is_null(row: Any) -> bool:
 
 
 def _from_arrays(name: str, rows: Sequence[Any] | npt.NDArray[Any]) -> ColumnData:
-    missing = np.array([_is_null(row) for row in rows])
+    null = np.array([_is_null(row) for row in rows])
+    missing = null | [np.ma.is_masked(row) for row in rows]
     arrays = [
         torch_to_numpy(row) if module_of(row) == "torch" else np.asarray(row)
-        for row, is_null in zip(rows, missing, strict=True)
+        for row, is_null in zip(rows, null, strict=True)
         if not is_null
     ]
     telling = [
@@ -183,10 +184,13 @@ def _from_arrays(name: str, rows: Sequence[Any] | npt.NDArray[Any]) -> ColumnDat
         if not isinstance(stacked.values, np.ndarray) or not missing.any():
             return stacked
         values = np.zeros((len(missing), *stacked.values.shape[1:]), stacked.values.dtype)
-        values[~missing] = stacked.values
+        values[~missing] = stacked.values[~missing[~null]]
         return ColumnData(name, "tensor", values, missing)
+    arrays = [
+        array[:0] if is_masked else array for array, is_masked in zip(arrays, missing[~null], strict=True)
+    ]
     lengths = np.zeros(len(missing), np.int64)
-    lengths[~missing] = [len(array) for array in arrays]
+    lengths[~null] = [len(array) for array in arrays]
     flat = from_numpy(name, np.concatenate(arrays))
     if not isinstance(flat.values, np.ndarray):
         raise UnsupportedTypeError(f"{name} (lists of {flat.kind}s)")

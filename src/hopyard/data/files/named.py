@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from hopyard.errors import NotFoundError, UsageError
 from hopyard.storage import open_store
 from hopyard.storage.base import Store
 from hopyard.storage.oserrors import read_error
+from hopyard.wording import shortened
 
 Root: TypeAlias = str | Store | None
 """What relative paths are relative to: an absolute path, a URL or a store; None: nothing."""
@@ -73,7 +75,14 @@ def read_named(name: str, root: Root) -> bytes:
         return Path(path).read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError(f"there is no file {path}. Mend the name, or remove the row.") from error
+    except (IsADirectoryError, ValueError) as error:  # a null byte in the name
+        why = "is a directory" if isinstance(error, IsADirectoryError) else f"is no name of a file ({error})"
+        raise NotFoundError(f"{path!r} {why}. Mend the name, or remove the row.") from error
     except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise NotFoundError(
+                f"there is no file {shortened(path)} ({error.strerror}). Mend the name, or remove the row."
+            ) from error
         raise read_error(name, error) from error
 
 

@@ -521,6 +521,11 @@ class StoredFile:
         # asked for such a column.
         if footer.serialized_size + _SIGNATURE == int.from_bytes(tail[-8:-4], "little"):
             raise self._encrypted()
+        if wrong := _contradiction(footer):
+            raise CorruptError(
+                f"{self.name} ({self.size} bytes) has a damaged footer: {wrong}. Restore it, write it again, or leave "
+                "it out with open_dataset(..., corrupt='skip')."
+            )
         return footer
 
     def _parsed(self, tail: Buffer) -> pq.FileMetaData:
@@ -570,6 +575,18 @@ class StoredFile:
             raise _missing(self.path, error) from error
         except OSError as error:
             raise read_error(self.name, error) from error
+
+
+def _contradiction(footer: pq.FileMetaData) -> str | None:
+    """A fault of a footer that Arrow reads without a word: footers carry no checksum."""
+    rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+    if sum(rows) != footer.num_rows or min(rows, default=0) < 0:
+        return f"it tells of {footer.num_rows} rows, and of {sum(rows)} in its {len(rows)} row groups"
+    try:
+        footer.schema.names  # noqa: B018, to decode them
+    except UnicodeDecodeError as error:
+        return f"the name of a column is no UTF-8 ({error.object!r})"
+    return None
 
 
 _UNREAD: Any = object()

@@ -236,7 +236,7 @@ def _leave_out_undecodable(dataset: Dataset, files: ForeignFiles) -> None:
             try:
                 for start in range(first, last, _ROWS_OF_A_SAMPLE):
                     dataset[start : min(start + _ROWS_OF_A_SAMPLE, last)]
-            except CorruptError as error:
+            except (CorruptError, NotFoundError) as error:  # a file that a row of images names may be gone
                 number, within = places[group]
                 files.scan.leave_out(number, within, dataset.recipe.needs(dataset.schema.names), error)
         first += rows

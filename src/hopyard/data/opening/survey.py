@@ -15,7 +15,7 @@ from hopyard.data.dataset import Skipped
 from hopyard.data.files.stored import StoredFile
 from hopyard.data.layout import stored_schema
 from hopyard.data.recipe.arrow_columns import damaged_column, read_group
-from hopyard.errors import CorruptError
+from hopyard.errors import CorruptError, NotFoundError
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,9 @@ class Scan:
             self.leave_out(number, group, columns, error)
             return None
 
-    def leave_out(self, number: int, group: int, columns: Iterable[str], error: CorruptError) -> None:
+    def leave_out(
+        self, number: int, group: int, columns: Iterable[str], error: CorruptError | NotFoundError
+    ) -> None:
         """Skip a row group because these columns cannot be decoded, or raise the error."""
         if not self._skip:
             raise error

@@ -77,7 +77,8 @@ def check_split(validation: Any, rows: int, val_rows: int) -> None:
             "in all). Give another share or column, more rows, or None for no validation set; rows that are equal stay "
             "together where a share splits them."
         )
-    if isinstance(validation, float) and abs(val_rows / rows - validation) > _SHARE_OFF:
+    off = abs(val_rows - validation * rows) if isinstance(validation, float) else 0.0
+    if off > max(_SHARE_OFF * rows, 1.0):  # less than a row is rounding
         _log.warning(
             "validation=%s was asked for, but %.3f of the rows are in the validation set: rows that are equal stay "
             "on one side, and many of these %d are. A column that splits says it exactly.",

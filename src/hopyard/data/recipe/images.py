@@ -100,6 +100,10 @@ class ImageDecoder:
         """
         if self.codec != (here := jpeg_codec()):
             raise self._other_codec(here)
+        if not encoded:
+            raise CorruptError(
+                "it is empty, which is no image. Remove the row, or make it null and say nulls='fill' or nulls='mask'."
+            )
         if encoded[:3] == _JPEG and (pixels := self._fast(encoded, out)) is not None:
             return pixels
         image = pillow()

@@ -82,6 +82,8 @@ def _struct_of_dicts(rows: Any) -> Any:
     """Rows that are dicts as Arrow's structs; a key that a row lacks is null there. Anything else as it is."""
     if not isinstance(rows, list | tuple) and getattr(getattr(rows, "dtype", None), "kind", "") != "O":
         return rows
+    if not getattr(rows, "ndim", 1):  # a single object, which is refused as a column
+        return rows
     first = next((row for row in rows if row is not None and not isinstance(row, float)), None)  # NaN is null
     if not isinstance(first, dict):
         return rows

@@ -188,8 +188,13 @@ class Draft:
         self._lock()  # before what others who write wait for, as the collector does
         with self._in_order():
             self._is_writing = True
+            had_added = self._has_added
             try:
                 yield
+            except BaseException:
+                if not had_added:  # else the next write would store what this one could not
+                    self.discard()
+                raise
             finally:
                 self._is_writing = False
                 self._let_in()

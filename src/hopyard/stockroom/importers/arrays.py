@@ -59,7 +59,7 @@ class Numpy(Importer):
     def _arrays(self) -> dict[str, tuple[Path, str]]:
         """Name of a column -> a .npy file, and how errors call it."""
         first = self._files[0]
-        if len(self._files) == 1 and zipfile.is_zipfile(first):
+        if len(self._files) == 1 and (first.suffix == ".npz" or zipfile.is_zipfile(first)):
             return self._unpacked(first)
         return {path.stem: (path, str(path)) for path in self._files}
 

@@ -60,7 +60,16 @@ class _Images(Importer):
 
 
 def _images_below(root: Path) -> Iterator[str]:
+    above: dict[str, set[tuple[int, int]]] = {}  # by folder: those that it is in, and itself
     for folder, _, files in os.walk(root, followlinks=True):
+        status = Path(folder).stat()
+        identity, parents = (status.st_dev, status.st_ino), above.get(str(Path(folder).parent), set())
+        if identity in parents:
+            raise DataError(
+                f"{folder} is a link to a folder that it lies in, so that there is no end to its images. Delete the "
+                "link, or give a folder without it."
+            )
+        above[folder] = {*parents, identity}
         below = Path(folder).relative_to(root).as_posix()
         for file in files:
             if file.lower().endswith(ENDINGS):

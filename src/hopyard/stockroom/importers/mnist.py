@@ -39,7 +39,12 @@ def read_header(path: Path, dimensions: int, shown: Path) -> tuple[int, tuple[in
     start = 4 + 4 * dimensions
     with path.open("rb") as file:
         header = file.read(start)
-    if len(header) < start or header[:4] != bytes([0, 0, _UBYTE, dimensions]):
+    if len(header) < start and header.startswith(bytes([0, 0, _UBYTE, dimensions])):
+        raise CorruptError(
+            f"{shown} is truncated: it ends after {len(header)} bytes, within its header of {start}. Download or copy "
+            "it again."
+        )
+    if header[:4] != bytes([0, 0, _UBYTE, dimensions]):
         raise DataError(
             f"{shown} is no IDX file of uint8 with {dimensions} dimension{'s' * (dimensions > 1)}: it begins with "
             f"{header[:4]!r} instead of {bytes([0, 0, _UBYTE, dimensions])!r}. Give the original file."

@@ -401,6 +401,13 @@ def with_columns(data: Any, outputs: Mapping[str, npt.NDArray[Any]]) -> Any:
             data = data.append_column(name, arrow_column(values))
         return data
     if isinstance(data, Mapping):
+        rows = len(next(iter(columns.values())))
+        for name, values in data.items():
+            if hasattr(values, "__len__") and len(values) != rows:
+                raise DataError(
+                    f"Column {name!r} has {len(values)} rows, but the columns of the model's inputs have {rows}. Give "
+                    "as many of each, or leave it out."
+                )
         return {**data, **columns}
     if is_records(data):
         lists = [column.tolist() for column in columns.values()]
@@ -476,8 +483,10 @@ def is_records(data: Any) -> bool:
 
 
 def _array(value: Any) -> Any:
-    """``value`` as an array, if it can be one; rows of different lengths as they are."""
-    if isinstance(value, Ragged | pa.Array | pa.ChunkedArray):
+    """``value`` as an array, if it can be one; rows of different lengths, or with masks, as they are."""
+    if isinstance(value, Ragged | pa.Array | pa.ChunkedArray | np.ma.MaskedArray):
+        return value
+    if isinstance(value, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in value):
         return value
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
