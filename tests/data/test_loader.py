@@ -179,7 +179,7 @@ def test_a_batch_that_could_not_be_made_is_in_the_rest(make_dataset, step, outpu
         return batch
 
     loader, given = dataset.loader(4, True, 2, transform=once, output=output), []
-    with pytest.raises(OSError, match="once"):
+    with pytest.raises(OSError, match="once"):  # noqa: PT012
         for batch in loader:
             given.append(batch["id"].tolist())
     loader.load_state_dict(loader.state_dict())
