@@ -135,20 +135,24 @@ def litdata(workload: Workload, root: Path, rows: int) -> Settings:
     return lambda cores: {f"{workers} workers": partial(loader, workers) for workers in workers_of(cores)}
 
 
+def table_of(arrays: Arrays) -> Any:
+    import pyarrow as pa
+
+    def column(array: np.ndarray) -> pa.Array:
+        values = pa.array(np.ascontiguousarray(array).reshape(-1))
+        return pa.FixedSizeListArray.from_arrays(values, array[0].size) if array.ndim > 1 else values
+
+    return pa.table({name: column(array) for name, array in arrays.items()})
+
+
 def lance(workload: Workload, root: Path, rows: int) -> Settings:
     import lance
     import pyarrow as pa
 
     arrays = raw_arrays(workload, root, rows)
 
-    def column(array: np.ndarray) -> pa.Array:
-        values = pa.array(np.ascontiguousarray(array).reshape(-1))
-        return pa.FixedSizeListArray.from_arrays(values, array[0].size) if array.ndim > 1 else values
-
     def make(directory: Path) -> None:
-        lance.write_dataset(
-            pa.table({name: column(array) for name, array in arrays.items()}), str(directory / "data")
-        )
+        lance.write_dataset(table_of(arrays), str(directory / "data"))
 
     data = lance.dataset(str(made_once(workload.directory(root, rows) / "lance", make) / "data"))
     rng = np.random.default_rng(0)
@@ -169,6 +173,42 @@ def lance(workload: Workload, root: Path, rows: int) -> Settings:
     return lambda cores: {
         "take of a permutation": partial(takes, False),
         "take, sorted in a batch": partial(takes, True),
+    }
+
+
+def lancedb(workload: Workload, root: Path, rows: int) -> Settings:
+    import lancedb
+    import pyarrow as pa
+    from lancedb.streaming import StreamingDataset
+
+    arrays = raw_arrays(workload, root, rows)
+
+    def make(directory: Path) -> None:
+        lancedb.connect(str(directory)).create_table("data", table_of(arrays))
+
+    table = lancedb.connect(str(made_once(workload.directory(root, rows) / "lancedb", make))).open_table(
+        "data"
+    )
+
+    def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+        # Arrays instead of the lists that it makes by itself: the fastest that it allows.
+        columns = {
+            name: np.asarray(batch.column(name).flatten()).reshape(len(batch), -1)
+            if arrays[name].ndim > 1
+            else batch.column(name).to_numpy()
+            for name in arrays
+        }
+        return [{name: values[row] for name, values in columns.items()} for row in range(len(batch))]
+
+    def loader(clump: int | None, read: int) -> Iterable[Any]:
+        data = StreamingDataset(
+            table, shuffle_seed=None, read_batch_size=read, shuffle_clump_size=clump, transform=rows_of
+        )
+        return DataLoader(data, batch_size=workload.batch)
+
+    return lambda cores: {
+        f"StreamingDataset, clumps of {clump}, reads of {read}": partial(loader, clump, read)
+        for clump, read in ((None, workload.batch), (64, 1024), (1024, 1024))
     }
 
 
@@ -319,6 +359,7 @@ OPENERS: dict[str, Callable[[Workload, Path, int], Settings]] = {
     "datasets": hugging_face,
     "litdata": litdata,
     "lance": lance,
+    "lancedb": lancedb,
     "mosaic": mosaic,
     "webdataset": webdataset,
     "ray": ray_data,

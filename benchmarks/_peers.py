@@ -61,6 +61,7 @@ PEERS = {
         Peer("datasets", "modern", _each(20_000, 20_000, 20_000, 10_000)),
         Peer("litdata", "modern", _each(16_384, 8_192, 8_192, 4_096)),
         Peer("lance", "modern", _each(200_000, 100_000, 50_000, 20_000)),
+        Peer("lancedb", "modern", _each(50_000, 50_000, 20_000, 10_000)),
         Peer("webdataset", "modern", _each(16_384, 8_192, 8_192, 4_096)),
         Peer("ray", "modern"),
         Peer("mosaic", "mosaic", _each(16_384, 8_192, 8_192, 4_096)),

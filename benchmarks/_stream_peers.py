@@ -189,15 +189,15 @@ def read_mosaic(kind: str, place: str, cache: str) -> Iterator[int]:
         remote=f"s3://{place}", local=cache, shuffle=True, batch_size=BATCH, predownload=16 * BATCH
     )
 
-    def in_batch(samples: list[dict[str, Any]]) -> list[int]:
-        return [in_threads([sample["x"] for sample in samples])]
+    def in_batch(samples: list[dict[str, Any]]) -> list[range]:
+        return [range(in_threads([sample["x"] for sample in samples]))]  # the loader asks for its length
 
     # Two workers read shards that are not whole.
     loader = base.StreamingDataLoader(
         data, batch_size=BATCH, **({"collate_fn": in_batch} if kind == "images" else {})
     )
     for batch in loader:
-        yield batch[0] if kind == "images" else len(batch["label"])
+        yield len(batch[0] if kind == "images" else batch["label"])
 
 
 def make_webdataset(kind: str, folder: Path, parquet: str) -> None:
@@ -250,11 +250,42 @@ def read_lance(kind: str, place: str, cache: str) -> Iterator[int]:
     )
 
 
+def make_lancedb(kind: str, folder: Path, parquet: str) -> None:
+    import lancedb
+    import pyarrow.dataset
+
+    lancedb.connect(str(folder)).create_table("data", pyarrow.dataset.dataset(parquet).to_table())
+
+
+def read_lancedb(kind: str, place: str, cache: str) -> Iterator[int]:
+    import lancedb
+    from lancedb.streaming import StreamingDataset
+    from torch.utils.data import DataLoader
+
+    def rows_of(batch: Any) -> Sequence[Any]:
+        column = batch.column("x")
+        return [decoded(each.as_py()) for each in column] if kind == "images" else vectors(column)
+
+    options = {"aws_endpoint": ENDPOINT, "allow_http": "true"}
+    table = lancedb.connect(f"s3://{place}", storage_options=options).open_table("data")
+    data = StreamingDataset(
+        table,
+        columns=["x", "label"],
+        read_batch_size=4 * BATCH,
+        io_queue_depth=8,
+        shuffle_clump_size=BATCH,
+        transform=rows_of,
+    )
+    for batch in DataLoader(data, batch_size=BATCH):
+        yield len(batch)
+
+
 MAKE: dict[str, Callable[[str, Path, str], None]] = {
     "LitData": make_litdata,
     "Mosaic Streaming": make_mosaic,
     "WebDataset": make_webdataset,
     "Lance": make_lance,
+    "LanceDB": make_lancedb,
 }
 READ: dict[str, Callable[[str, str, str], Iterable[int]]] = {
     "Arrow": read_arrow,
@@ -264,6 +295,7 @@ READ: dict[str, Callable[[str, str, str], Iterable[int]]] = {
     "Mosaic Streaming": read_mosaic,
     "WebDataset": read_webdataset,
     "Lance": read_lance,
+    "LanceDB": read_lancedb,
 }
 ENVIRONMENTS = {"Arrow": None, "fsspec and Arrow": None, "Mosaic Streaming": "mosaic"}
 """Environments of the peers (``benchmarks/peers``); of the others it is ``modern``."""

@@ -388,7 +388,14 @@ def test_a_damaged_image_is_an_error():
         ImageDecoder()(bytes(data))
 
 
-@pytest.mark.parametrize("data", [b"", b"not an image at all", encoded(pixels(5, 7))[:20], b"\xff\xd8\xff"])
+def test_nothing_is_no_image(codec):
+    with pytest.raises(
+        CorruptError, match=r"it is empty, which is no image. Remove the row, or make it null"
+    ):
+        ImageDecoder()(b"")
+
+
+@pytest.mark.parametrize("data", [b"not an image at all", encoded(pixels(5, 7))[:20], b"\xff\xd8\xff"])
 def test_bytes_that_are_no_image_are_named_by_their_beginning(codec, data):
     with pytest.raises(CorruptError) as caught:
         ImageDecoder()(data)

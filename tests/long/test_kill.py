@@ -197,7 +197,7 @@ def test_a_write_that_happened_without_an_answer_changes_no_result(
     monkeypatch.setattr("hopyard.storage.waiting._FIRST_WAIT", 0.02)
     monkeypatch.setattr("hopyard.hopper.hopper.Options.retry_seconds", 0.02)
     ended = 0
-    for moment in moments("unanswered", quick=8, ci=2):
+    for moment in moments("unanswered", quick=8, ci=4):
         store = FaultyStore(LocalStore(tmp_path / str(moment)), Fault("unanswered", at=1 + moment))
         try:
             run = search(store).fit(make_rows()).run

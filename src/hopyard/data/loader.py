@@ -29,7 +29,7 @@ from hopyard.data.arguments import (
     wanted_of,
 )
 from hopyard.data.contract import EpochStream, RowSource
-from hopyard.data.order import WINDOW_BYTES, batch_bounds, num_batches, rows_per_rank
+from hopyard.data.order import WINDOW_BYTES, Reach, batch_bounds, num_batches, rows_per_rank
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.several import Gather, several_at_once
 from hopyard.data.reading.views import Batch, Wanted
@@ -246,10 +246,9 @@ class Loader:
             raise UsageError(
                 f"The state is at row {rows} of {len(self.dataset)}. Give what state_dict() returned."
             )
-        epoch, window = integer("epoch", state["epoch"], 0), state["window"]
-        self._shuffle = flag("shuffle", state["shuffle"])
-        self._reach = None if window is None else integer("window", window, 1)
-        self._seed, self._epoch = integer("seed", state["seed"]), epoch
+        seed, epoch = integer("seed", state["seed"]), integer("epoch", state["epoch"], 0)
+        self._reach, self._shuffle = _reach(state["window"]), flag("shuffle", state["shuffle"])
+        self._seed, self._epoch = seed, epoch
         self._start = self._position = rows
         self._begun = False
         self._iteration = object()
@@ -398,6 +397,13 @@ def not_by_number() -> UsageError:
         "iterate over it, without a DataLoader around it (output='torch' gives tensors). dataset[10:20] reads rows; "
         "DataLoader(hopyard.make_torch_dataset(dataset)) is for loops that must have one of their own."
     )
+
+
+def _reach(window: Any) -> Reach:
+    """The ``window`` of a state; of a mixture, one for each of its datasets."""
+    if isinstance(window, list):
+        return [_reach(each) for each in window]
+    return None if window is None else integer("window", window, 1)
 
 
 def _given(made: Any) -> Any:
