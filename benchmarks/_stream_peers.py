@@ -27,7 +27,9 @@ from typing import Any
 
 import numpy as np
 
-WIDTH, BATCH, SHARDS = 768, 256, 8
+WIDTH, SHARDS = 768, 8
+BATCHES = {"floats": 256, "images": 64}
+BATCH = BATCHES["floats"]  # of the rows that this process reads
 ENDPOINT = os.environ.get("AWS_ENDPOINT_URL", "")
 
 
@@ -302,7 +304,9 @@ ENVIRONMENTS = {"Arrow": None, "fsspec and Arrow": None, "Mosaic Streaming": "mo
 
 
 def main() -> None:
+    global BATCH
     todo, name, kind, place, last = sys.argv[1:]
+    BATCH = BATCHES[kind]
     if todo == "make":
         MAKE[name](kind, Path(place), last)
         return

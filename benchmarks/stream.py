@@ -1,6 +1,6 @@
 """Claim: a first epoch over a bucket is as fast as the wire, begins within two seconds, and later ones ask nothing.
 
-    HOPYARD_S3_SERVER=versitygw python benchmarks/stream.py [--megabytes 370] [--images 8000] [--repeats 3]
+    HOPYARD_S3_SERVER=versitygw python benchmarks/stream.py [--megabytes 370] [--images 26000] [--repeats 3]
 
 A real S3 server on this machine, behind a wire with 30 ms of latency and 100 MB/s (``tests/slow_wire.py``), and
 without one. Prints a JSON line for each: the MB/s of a cold epoch of foreign Parquet, beside the limit, which is the
@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from _peers import PeerError
 from _peers import environment as peer_environment
-from _stream_peers import ENVIRONMENTS, MAKE, READ
+from _stream_peers import BATCHES, ENVIRONMENTS, MAKE, READ
 from images import encode
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -171,7 +171,7 @@ def report(name: str, value: float, unit: str, peer: str, than: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=370, help="of floats; 0: none")
-    parser.add_argument("--images", type=int, default=8000, help="0: none")
+    parser.add_argument("--images", type=int, default=26000, help="0: none")
     parser.add_argument(
         "--large", type=int, default=1500, help="megabytes of the data beyond a window; 0: none"
     )
@@ -198,7 +198,14 @@ def main() -> None:
                 large.mkdir(parents=True)
                 write_floats(large, arguments.large)
                 with slow_wire(Settings(gateway.url, 0.03, 1e8)) as wire:
-                    got = run(OURS, gateway.environment(wire.url), "s3://bench/large", 256, 1, "floats")
+                    got = run(
+                        OURS,
+                        gateway.environment(wire.url),
+                        "s3://bench/large",
+                        BATCHES["floats"],
+                        1,
+                        "floats",
+                    )
                 report("first batch of data beyond a window", got["first"], "s", "2 s", 2)
                 speed = bytes_of(large) / 1e6 / got["seconds"][0]
                 report("cold epoch beyond a window", speed, "MB/s", "the wire", 100)
@@ -223,7 +230,7 @@ def cold_epochs(
     ours, ranges, decoder, warm, memory, first = [], [], [], [], [], []
     for _ in range(repeats):
         before = wire.passed() if wire else None
-        got = run(OURS, environment, f"s3://bench/{kind}", 256, 2, kind)
+        got = run(OURS, environment, f"s3://bench/{kind}", BATCHES[kind], 2, kind)
         ours.append(got["seconds"][0])
         warm.append(got["seconds"][1])
         memory.append(got["memory"])

@@ -7,6 +7,7 @@ import itertools
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ from tests.descriptors import open_files
 from hopyard.data import open_dataset
 from hopyard.data.cache.node import NodeCache
 from hopyard.data.files import fetching
-from hopyard.data.files.fetching import Ahead, Fetch, Requests, fetched_groups
+from hopyard.data.files.fetching import Ahead, Fetch, Requests, fetched_groups, next_turn, taking_turn
 from hopyard.data.files.stored import StoredFile
 from hopyard.data.reading import decoder
 from hopyard.errors import CorruptError, StorageError
@@ -262,3 +263,68 @@ def test_threads_share_requests_that_span_their_row_groups():
         found = pa.concat_tables(pool.map(rows, range(8)))
     assert found == table(400)
     assert len(store.ranges) == 1
+
+
+class Slow(Noting):
+    """Answers when it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked, self.may_answer = threading.Semaphore(0), threading.Semaphore(0)
+        self.is_slow = False
+
+    def read(self, name, start=0, length=None):
+        part = super().read(name, start, length)
+        if self.is_slow:
+            self.asked.release()
+            assert self.may_answer.acquire(timeout=60)
+        return part
+
+
+def far_groups(file, turn=None):
+    """A fetch of each of eight row groups, which are apart."""
+    with nullcontext() if turn is None else taking_turn(turn):
+        requests = Requests()
+    fetches = [Fetch(requests, file, [group], ["c0"]) for group in range(8)]
+    requests.send()
+    return fetches
+
+
+def test_only_so_many_bytes_are_asked_for_at_once(monkeypatch):
+    store = Slow()
+    store.put("a", parquet(table(80_000), 10_000))  # row groups of 80 kB a column
+    file = StoredFile.open(store, "a")
+    monkeypatch.setattr(fetching, "_BYTES_AT_ONCE", 3 * Fetch(Requests(), file, [0], ["c0"]).nbytes)
+    store.is_slow = True
+    del store.ranges[:]
+    fetches = far_groups(file)
+    for begun in range(3, 9):
+        while len(store.ranges) < begun:
+            assert store.asked.acquire(timeout=60)
+        assert fetching._wire._passing <= fetching._BYTES_AT_ONCE
+        assert len(store.ranges) == begun
+        store.may_answer.release()
+    store.may_answer.release(8)
+    for number, fetch in enumerate(fetches):
+        assert fetch.result().parquet().read_row_group(number, ["c0"]).num_rows == 10_000
+    assert fetching._wire._passing == 0
+
+
+def test_earlier_turns_are_asked_for_first(monkeypatch):
+    monkeypatch.setattr(fetching, "_BYTES_AT_ONCE", 1)
+    store = Slow()
+    store.put("a", parquet(table(80_000), 10_000))
+    file = StoredFile.open(store, "a")
+    file.footer  # noqa: B018, to read it
+    store.is_slow = True
+    early, late = next_turn(), next_turn()
+    del store.ranges[:]
+    behind = far_groups(file, late)
+    assert store.asked.acquire(timeout=60)  # the first of these is on its way
+    before = far_groups(file, early)
+    store.may_answer.release(16)
+    for fetch in (*behind, *before):
+        fetch.result()
+    firsts = [start for start, _ in store.ranges]
+    assert firsts[1:9] == sorted(firsts[1:9])
+    assert [firsts[0], *firsts[9:]] == firsts[1:9]

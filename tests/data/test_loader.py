@@ -1,5 +1,6 @@
 import json
 import random
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.data.dataset import Dataset
+from hopyard.data.reading.buffers import ALIGNMENT
 from hopyard.errors import ColumnError, CorruptError, UsageError
 
 LAYOUTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=4), min_size=1, max_size=3)
@@ -243,6 +245,20 @@ def test_memory_is_used_again_once_nobody_holds_it(make_dataset):
     loader = make_dataset([[64] * 4], ("image",)).loader(16)
     addresses = {batch["image"].ctypes.data for _ in range(10) for batch in loader}
     assert len(addresses) <= 2 * len(loader)
+
+
+def test_memory_of_the_parts_of_batches_is_not_kept(make_dataset):
+    """Parts of batches that lie in two windows are of another number of rows each time."""
+    loader = make_dataset([[61] * 8, [67] * 8], ("image",)).loader(50, True, window=61 * 3 * 60)
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            sizes = {batch["image"].nbytes for batch in loader}
+        pool = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/reading/buffers.py")])
+    finally:
+        tracemalloc.stop()
+    arrays = [trace.size for trace in pool.traces if trace.size > max(sizes) // 20]
+    assert sum(arrays) < 4 * (max(sizes) + ALIGNMENT)
 
 
 @pytest.mark.parametrize("batch_size", [16, 10_000])

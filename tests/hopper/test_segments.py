@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.errors import CorruptError, FormatError, RunHeldError
+from hopyard.errors import CorruptError, FormatError, RunHeldError, UnreachableError
 from hopyard.hopper.segments import Segments
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.storage.base import Buffer, Entry
 from hopyard.storage.faults import Fault, FaultyStore
 from hopyard.storage.format import format_header
+from hopyard.storage.wrappers import Call, T, Wrapper
 
 
 def body(number: int) -> bytes:
@@ -331,3 +333,43 @@ def test_a_journal_whose_first_archive_is_gone_is_damaged_and_not_empty(store: S
     store.delete(archive)
     with pytest.raises(CorruptError, match=r"lacks 000000000001, but has 000000000100: .* Restore"):
         records(store)
+
+
+class Unanswering(Wrapper):
+    """A store of which one call gets no answer: that of a number, whatever it calls, before or after it acted."""
+
+    def __init__(self, inner: Store, at: int, acts: bool) -> None:
+        super().__init__(inner)
+        self.left, self._acts = at, acts
+
+    def _called(self, call: Call, name: str, action: Callable[[], T], sent: int = 0) -> T:
+        self.left -= 1
+        if self.left:
+            return action()
+        if self._acts:
+            action()
+        raise UnreachableError(f"{call} of {name!r} got no answer.")
+
+
+@pytest.mark.parametrize("acts", [False, True])
+def test_a_call_without_an_answer_is_not_taken_for_another_driver(acts: bool) -> None:
+    for moment in itertools.count(1):
+        inner = MemoryStore()
+        store = Unanswering(inner, moment, acts)
+
+        def answered(call: Callable[[], T]) -> T:
+            try:
+                return call()
+            except UnreachableError:  # the hopper waits, and does the same again
+                return call()
+
+        segments = answered(lambda: driver(store))  # noqa: B023
+        for number in range(8):
+            data = json.dumps({"n": number}).encode() + b"\n"
+            answered(lambda: segments.append(data))  # noqa: B023
+            if number == 4:
+                answered(lambda: merge(segments))  # noqa: B023
+        assert records(inner) == [{"n": number} for number in range(8)], moment
+        if store.left > 0:
+            break
+    assert moment > 20

@@ -11,12 +11,13 @@ from itertools import accumulate
 from typing import Protocol
 
 from hopyard.data.contract import EpochStream
+from hopyard.data.files.fetching import next_turn, taking_turn
 from hopyard.data.order import Rows, Window
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.views import Batch, Ordered, RowGroupView, Wanted, join
 from hopyard.data.recipe.decoding import DecodingThreads
 
-_LOADED_AT_ONCE = 2  # windows: the second fills the wire while the last row groups of the first are decoded
+_AHEAD = 2  # windows: the second fills the wire while the last row groups of the first are decoded
 _MANY_ROWS = 1 << 18  # their order takes milliseconds, in which row groups are decoded
 
 
@@ -34,6 +35,9 @@ class Rowsets(Protocol):
         self, wanted: Wanted, groups: Sequence[int] | None, stopped: threading.Event | None
     ) -> Rowset | None:
         """The rows of these groups one after another, None: of all. None if ``stopped`` was set before."""
+
+    def fetches(self, wanted: Wanted) -> bool:
+        """Whether rows come from objects into the node cache: to make more of them ahead takes no memory."""
 
 
 class WindowStream(EpochStream):
@@ -61,7 +65,11 @@ class WindowStream(EpochStream):
         """Positions [first, last); behind the end comes the start."""
         if self._start <= first and last <= self._stop:
             return self._gather(first - self._start, last - self._start, buffers)
-        return join(list(self._parts(first, last, buffers)), buffers)
+        parts = list(self._parts(first, last, buffers))
+        whole = join([part for _, part in parts], buffers)
+        if len(parts) > 1:  # of numbers of rows that do not come again
+            buffers.forget({rows for rows, _ in parts})
+        return whole
 
     def begin(self, first: int, last: int, buffers: Buffers, threads: DecodingThreads) -> Callable[[], Batch]:
         if not (self._start <= first and last <= self._stop and isinstance(self._view, RowGroupView)):
@@ -95,15 +103,15 @@ class WindowStream(EpochStream):
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def _parts(self, first: int, last: int, buffers: Buffers) -> Iterator[Batch]:
-        """A batch for each window that the positions are in."""
+    def _parts(self, first: int, last: int, buffers: Buffers) -> Iterator[tuple[int, Batch]]:
+        """A batch for each window that the positions are in, and how many rows it has."""
         while first < last:
             place = first % self._ends[-1]
             if not self._start <= place < self._stop:
                 self._open(bisect_right(self._ends, place))
             taken = min(last - first, self._stop - place)
             begin = place - self._start
-            yield self._gather(begin, begin + taken, buffers)
+            yield taken, self._gather(begin, begin + taken, buffers)
             first += taken
 
     def _gather_rows(self, first: int, last: int, buffers: Buffers) -> Batch:
@@ -117,6 +125,9 @@ class WindowStream(EpochStream):
 
     def _open(self, number: int) -> None:
         self._leave_to_parent()
+        fetches = self._reader.fetches(self._wanted)
+        if fetches:  # what is wanted next is asked for right behind what is wanted now
+            self._begin(range(number, number + 1 + _AHEAD), fetches)
         ahead = self._ahead.pop(number, None)
         view, order = self._load(number) if ahead is None else ahead.result()
         assert view is not None  # only close() stops the loading of a window
@@ -125,18 +136,27 @@ class WindowStream(EpochStream):
         self._stop = self._ends[number]
         self._start = self._stop - self._windows[number].rows
         self._ahead = {later: coming for later, coming in self._ahead.items() if later > number}
-        rows = 0
-        for later in range(number + 1, min(number + 1 + _LOADED_AT_ONCE, len(self._windows))):
-            rows += self._windows[later].rows
-            if later > number + 1 and rows > self._most:
-                break
-            if later not in self._ahead:
-                if self._pool is None:
-                    self._pool = ThreadPoolExecutor(_LOADED_AT_ONCE, "hopyard-window")
-                self._ahead[later] = self._pool.submit(self._load, later)
+        self._begin(range(number + 1, number + 1 + _AHEAD), fetches)
 
-    def _load(self, number: int) -> tuple[Rowset | None, Rows]:
-        window = self._windows[number]
+    def _begin(self, numbers: Sequence[int], fetches: bool) -> None:
+        """Begin to load windows, but for the last if they are more than one and not fetched."""
+        rows = 0
+        for number in numbers:
+            if number >= len(self._windows):
+                return
+            rows += self._windows[number].rows
+            if number > numbers[0] and rows > self._most and not fetches:
+                return
+            if number not in self._ahead:
+                if self._pool is None:
+                    self._pool = ThreadPoolExecutor(1 + _AHEAD, "hopyard-window")
+                self._ahead[number] = self._pool.submit(self._load, number, next_turn())
+
+    def _load(self, number: int, turn: int | None = None) -> tuple[Rowset | None, Rows]:
+        with taking_turn(next_turn() if turn is None else turn):
+            return self._loaded(self._windows[number])
+
+    def _loaded(self, window: Window) -> tuple[Rowset | None, Rows]:
         groups = None if len(self._windows) == 1 else window.groups
         if window.rows < _MANY_ROWS:
             return self._reader.view(self._wanted, groups, self._stopped), window.order()

@@ -184,16 +184,16 @@ class Segments:
         number, data = self.last + 1, body + _mark(body)
         try:
             taken = not self._store.put_new(_name(number), data)
+            if taken and self._unanswered == (number, data) and self._store.get(_name(number)) == data:
+                taken = False  # by the attempt without an answer
+            if not taken and self._is_overtaken():
+                self._store.delete(_name(number))
+                taken = True
         except UnreachableError as error:
             if not body:  # all empty segments are alike, whoever writes them
                 raise StorageError(f"{error} The run ended there; start it again, and it goes on.") from error
-            self._unanswered = (number, data)
+            self._unanswered = (number, data)  # which may be there by now, whatever got no answer
             raise
-        if taken and self._unanswered == (number, data) and self._store.get(_name(number)) == data:
-            taken = False  # by the attempt without an answer
-        if not taken and self._is_overtaken():
-            self._store.delete(_name(number))
-            taken = True
         if taken:
             raise RunHeldError(
                 f"{self._store.url}/{_name(number)} was written by another process, so this one has lost "

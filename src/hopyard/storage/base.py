@@ -26,8 +26,8 @@ checks them):
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -100,6 +100,19 @@ class Store(ABC):
                 continue
             if size is not None and self._is_still(name, version, size):
                 return Part(data, size, version)
+
+    def receive(self, name: str, start: int, length: int, keep: Callable[[int, memoryview], object]) -> Part:
+        """Bytes as :meth:`read` gives them, piece by piece: ``keep(position in the object, piece)``, where a piece may
+        come again, from any place on, if an answer was cut off. The result has no bytes.
+
+        Raises:
+            NotFoundError, CorruptError: as ``read``. Pieces may have been kept by then.
+
+        A store that has answers in pieces overrides this.
+        """
+        part = self.read(name, start, length)
+        keep(start, memoryview(part.data))
+        return replace(part, data=b"")
 
     def _is_still(self, name: str, version: str | None, size: int | None) -> bool:
         """Whether the object has the version that it had; where none is known, the size."""
@@ -295,6 +308,9 @@ class PrefixStore(Store):
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> Part:
         return self._inner.read(self._full(name), start, length)
+
+    def receive(self, name: str, start: int, length: int, keep: Callable[[int, memoryview], object]) -> Part:
+        return self._inner.receive(self._full(name), start, length, keep)
 
     def put(self, name: str, data: Buffer) -> None:
         self._inner.put(self._full(name), data)

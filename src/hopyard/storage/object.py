@@ -50,6 +50,7 @@ _RETRIES: dict[str, Any] = {
 _PART = 16 << 20  # bytes of a part of an upload; larger for objects that would have too many parts
 _MAX_PARTS = 9_000
 _PARTS_AT_ONCE = 4
+_PIECE = 256 << 10  # bytes of an answer at least, that are handed on at once
 _ATTEMPTS = 3  # of a conditional write that neither won nor lost
 _WRITER = "hopyardwriter"  # metadata of an object written by put_new; Azure takes letters and digits only
 
@@ -139,6 +140,29 @@ class ObjectStore(Store):
                 if start < 0 or length is None or memoryview(part.data).nbytes == length:
                     return part
         return super().read(name, start, length)
+
+    def receive(self, name: str, start: int, length: int, keep: Callable[[int, memoryview], object]) -> Part:
+        self._checked(name)
+
+        def ask() -> tuple[Part, int]:
+            found = _obstore().get(self._client, name, options={"range": (start, start + length)})
+            at = start
+            for piece in found.stream(min_chunk_size=_PIECE):
+                keep(at, memoryview(piece))
+                at += len(piece)
+            return Part(b"", found.meta["size"], _version(found.meta)), at - start
+
+        try:
+            part, received = self._asked(name, ask)
+        except StorageError as error:
+            if type(error) is not StorageError:
+                raise
+        else:
+            if received == length:
+                return part
+        return super().receive(
+            name, start, length, keep
+        )  # says it of a range beyond the end, and of an empty one
 
     def _ranged(self, name: str, wanted: Any) -> Part:
         """Bytes of an object by one request; fewer than wanted where it ends."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+import random
 import subprocess
 import sys
 import threading
@@ -166,6 +167,23 @@ class StoreSuite:
             "file": b"file",
             "new": b"new",
         }
+
+    def test_bytes_come_in_pieces_with_what_they_are_of(self, store: Store) -> None:
+        content = random.Random(0).randbytes(1_000_000)
+        store.put("a", content)
+        found = bytearray(700_000)
+
+        def keep(position: int, piece: memoryview) -> None:
+            found[position - 200_000 : position - 200_000 + len(piece)] = piece
+
+        part, whole = store.receive("a", 200_000, 700_000, keep), store.read("a", 200_000, 700_000)
+        assert found == whole.data == content[200_000:900_000]
+        assert (len(part.data), part.size, part.version) == (0, whole.size, whole.version)
+        store.receive("a", 5, 0, keep)
+        with pytest.raises(CorruptError):
+            store.receive("a", 999_999, 2, lambda position, piece: None)
+        with pytest.raises(NotFoundError):
+            store.receive("none", 0, 2, keep)
 
     def test_deletions_can_be_made_to_last(self, store: Store) -> None:
         for name in ("a/b", "a/c", "d"):

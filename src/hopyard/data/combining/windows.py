@@ -302,6 +302,9 @@ class _Runs:
         self._windows = windows
         self._runs = runs
 
+    def fetches(self, wanted: Wanted) -> bool:
+        return self._windows.base.reader().fetches(self._windows.plan(wanted)[0])
+
     def view(
         self, wanted: Wanted, groups: Sequence[int] | None, stopped: threading.Event | None
     ) -> _WindowView | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import os
 import tempfile
 import threading
@@ -26,7 +28,8 @@ _GAP = (
     64 << 10
 )  # bytes between chunks that are fetched with them: less than what passes in the time of a request
 _ITEMS_AHEAD = 64  # of a reader: each may be a file in memory and a claim, of 1,024 descriptors in a process
-_AT_ONCE = 16  # requests: 8 of 8 MiB fill a wire of 1 GB/s, smaller ones need more of them
+_AT_ONCE = 16  # requests
+_BYTES_AT_ONCE = 48 << 20  # of requests: of more, all come only when all are here
 _DICTIONARY = 100  # bytes that old writers did not count to a chunk (PARQUET-816)
 
 
@@ -109,10 +112,12 @@ class _Range:
 class Requests:
     """Requests for stretches of objects that are asked for one after another: neighbours travel together.
 
-    The last one waits for its successor, until :meth:`send`. Threads may share it.
+    The last one waits for its successor, until :meth:`send`. Threads may share it. Requests of this process are sent in
+    the order of their turns, which is that of ``Requests`` being made where the thread has none (:func:`taking_turn`).
     """
 
     def __init__(self) -> None:
+        self._turn: int = getattr(_here, "turn", None) or next(_turns)
         self._open: _Range | None = None
         self._lock = threading.Lock()
 
@@ -149,19 +154,42 @@ class Requests:
     def _send(self) -> None:
         wanted, self._open = self._open, None
         if wanted is not None:
-            coming = _wire.threads().submit(_receive, wanted)
+            coming = _wire.send(self._turn, wanted)
             for fetch, _, _ in wanted.wanted:
                 fetch.expect(coming)
+
+
+_turns = itertools.count(1)
+_here = threading.local()
+
+
+def next_turn() -> int:
+    """A turn behind all that there were."""
+    return next(_turns)
+
+
+@contextmanager
+def taking_turn(turn: int) -> Iterator[None]:
+    """While this lasts, the requests of this thread are sent before those of later turns."""
+    _here.turn = turn
+    try:
+        yield
+    finally:
+        del _here.turn
 
 
 def _receive(wanted: _Range) -> None:
     if all(fetch.closed for fetch, _, _ in wanted.wanted):
         return
+
+    def keep(position: int, data: memoryview) -> None:
+        for fetch, start, end in wanted.wanted:
+            first, last = max(start, position), min(end, position + len(data))
+            if first < last:
+                fetch.receive(first, data[first - position : last - position])
+
     file = wanted.wanted[0][0].file
-    data = memoryview(file.read(wanted.start, wanted.end - wanted.start))
-    for fetch, start, end in wanted.wanted:
-        first, last = max(start, wanted.start), min(end, wanted.end)
-        fetch.receive(first, data[first - wanted.start : last - wanted.start])
+    file.receive(wanted.start, wanted.end - wanted.start, keep)
 
 
 class Ahead(Generic[T]):
@@ -289,17 +317,47 @@ class _Wire:
     def forget(self) -> None:
         self.used = 0
         self._threads: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self._waiting: list[tuple[int, int, _Range, Future[None]]] = []  # a heap
+        self._sent = itertools.count()
+        self._passing = 0  # bytes
 
     def count(self, more: int) -> None:
         with self._lock:
             self.used += more
 
-    def threads(self) -> ThreadPoolExecutor:
+    def send(self, turn: int, wanted: _Range) -> Future[None]:
+        """Have a range received, behind those of earlier turns; the future is done when it is."""
+        coming = Future[None]()
         with self._lock:
+            heapq.heappush(self._waiting, (turn, next(self._sent), wanted, coming))
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(_AT_ONCE, "hopyard-fetch")
-            return self._threads
+            self._threads.submit(self._receive_next)
+        return coming
+
+    def _receive_next(self) -> None:
+        with self._lock:
+            self._lock.wait_for(
+                lambda: not self._passing or self._passing + self._next_size() <= _BYTES_AT_ONCE
+            )
+            size = self._next_size()
+            _, _, wanted, coming = heapq.heappop(self._waiting)
+            self._passing += size
+        try:
+            _receive(wanted)
+        except BaseException as error:
+            coming.set_exception(error)
+        else:
+            coming.set_result(None)
+        finally:
+            with self._lock:
+                self._passing -= size
+                self._lock.notify_all()
+
+    def _next_size(self) -> int:
+        wanted = self._waiting[0][2]
+        return wanted.end - wanted.start
 
 
 _wire = _Wire()

@@ -11,7 +11,7 @@ import contextlib
 import mmap
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -552,6 +552,13 @@ class StoredFile:
         """Digest of the footer as it is in the file."""
         self.footer  # noqa: B018, to read it
         return str(self.__dict__["_digest"])
+
+    def receive(self, start: int, length: int, keep: Callable[[int, memoryview], object]) -> None:
+        """Bytes of an object, piece by piece; see ``Store.receive``. Raises as ``read``."""
+        assert self.store is not None
+        part = self.store.receive(self.key, start, length, keep)
+        if (part.size, part.version) != (self.size, self.identity[-1]):
+            raise self._changed(part.size)
 
     def read(self, start: int, length: int) -> Buffer:
         """Bytes of the file.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,6 +82,10 @@ class Buffers:
     def empty(self, rows: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """Uninitialised (rows, *shape) of ``dtype``."""
         return self.pair(rows, dtype, shape, dtype.itemsize * math.prod(shape))[0]
+
+    def forget(self, numbers: Collection[int]) -> None:
+        """Leave buffers of these numbers of rows to their holders."""
+        self._by_size = {size: kept for size, kept in self._by_size.items() if size[0] not in numbers}
 
     def buffer(self, rows: int, width: int) -> AlignedBuffer:
         """Memory of that many bytes, which nobody holds."""

@@ -159,9 +159,13 @@ class RowGroupDecoder:
 
     def can_hold(self, packs: Packs) -> bool:
         """Whether the flat files of all row groups can be there at once: in the node cache, or in memory."""
-        if all(self._may_be_kept(packs)):
+        if self.keeps(packs):
             return True
         return self._size(packs, range(len(self._groups))) <= HELD_BYTES
+
+    def keeps(self, packs: Packs) -> bool:
+        """Whether the node cache takes all row groups."""
+        return all(self._may_be_kept(packs))
 
     def _runs_of(self, packs: Packs) -> list[RowGroupRun]:
         """All row groups that have rows, in runs that share a flat file."""

@@ -264,6 +264,10 @@ class Reader:
             self._views[key] = view
         return view
 
+    def fetches(self, wanted: Wanted) -> bool:
+        """Whether rows of these columns come from objects, and the node cache keeps them."""
+        return not self._at_paths and self._decoder.keeps(self._packs(wanted))
+
     def gather(self, rows: Rows, wanted: Wanted) -> Batch:
         """Any rows, in any order. Columns that must be decoded are, a row group at a time."""
         buffers = Buffers()
