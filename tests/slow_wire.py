@@ -19,6 +19,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -123,6 +124,9 @@ class _Relay:
                     state = asdict(Passed(self._requests, self._received, self._faults))
                     writer.write(_answer("200 OK", json.dumps(state).encode()))
                     continue
+                if _fields(head).get(b"expect") == b"100-continue":  # the client waits for it
+                    writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    head = re.sub(rb"\r\nexpect:[^\r]*", b"", head, flags=re.IGNORECASE)
                 body = await _body(reader, head)
                 self._requests += 1
                 await self._up.carry(len(head) + len(body))
