@@ -90,7 +90,7 @@ class Store(ABC):
         A store whose answers tell all of it overrides this.
         """
         while True:  # until nobody replaces the object meanwhile
-            version, size = self.version(name), self.size(name)
+            version, size = self._version_and_size(name)
             begin = max(start + (size or 0), 0) if start < 0 else start
             try:
                 data = self.get(name, begin, length)
@@ -103,7 +103,8 @@ class Store(ABC):
 
     def receive(self, name: str, start: int, length: int, keep: Callable[[int, memoryview], object]) -> Part:
         """Bytes as :meth:`read` gives them, piece by piece: ``keep(position in the object, piece)``, where a piece may
-        come again, from any place on, if an answer was cut off. The result has no bytes.
+        come again, from any place on, if an answer was cut off. The result has no bytes, and may say what the object is
+        now: the pieces are of one object if that is what it was known to be before.
 
         Raises:
             NotFoundError, CorruptError: as ``read``. Pieces may have been kept by then.
@@ -113,6 +114,10 @@ class Store(ABC):
         part = self.read(name, start, length)
         keep(start, memoryview(part.data))
         return replace(part, data=b"")
+
+    def _version_and_size(self, name: str) -> tuple[str | None, int | None]:
+        """Both, None for what is unknown or not there. Stores that know both at once override this."""
+        return self.version(name), self.size(name)
 
     def _is_still(self, name: str, version: str | None, size: int | None) -> bool:
         """Whether the object has the version that it had; where none is known, the size."""

@@ -29,7 +29,7 @@ from hopyard.errors import (
     UsageError,
 )
 from hopyard.missing import missing_extra
-from hopyard.storage.base import Buffer, Entry, Store
+from hopyard.storage.base import Buffer, Entry, Part, Store
 from hopyard.storage.forks import check_process
 from hopyard.storage.hdfsblocks import bytes_by_host, hosts_of_file
 from hopyard.storage.hdfserrors import WEB_SCHEMES, hdfs_error, is_of_library
@@ -135,20 +135,37 @@ class HDFSStore(PathStore):
         self._client(name)
         return self._patiently(lambda: self._read(name, path, start, length))
 
+    def receive(self, name: str, start: int, length: int, keep: Callable[[int, memoryview], object]) -> Part:
+        path = self._path(name)
+        self._client(name)
+        try:
+            self._patiently(lambda: self._receive(name, path, start, length, keep))
+        except CorruptError:  # it may be another file by now
+            return super().receive(name, start, length, keep)
+        version, size = self._version_and_size(name)
+        return super().receive(name, start, length, keep) if size is None else Part(b"", size, version)
+
     def _read(self, name: str, path: str, start: int, length: int | None) -> bytes:
+        found = io.BytesIO()
+        self._receive(name, path, start, length, lambda _, piece: found.write(piece))
+        return found.getvalue()
+
+    def _receive(
+        self, name: str, path: str, start: int, length: int | None, keep: Callable[[int, memoryview], object]
+    ) -> None:
         reader = self._called(name, self._client(name).read, path)
         size = len(reader)
         stop = size if length is None else start + length
         if start > size or stop > size:
             raise self._cut_off(name, start, stop, size)
         if start == stop:
-            return b""
+            return
         if stop - start <= _AT_ONCE or _is_over_http(self.url):
-            return bytes(self._called(name, reader.read_range, start, stop - start))
-        found: bytes = self._called(name, _joined, reader, start, stop - start)
-        if start + len(found) != stop:
-            raise self._cut_off(name, start, stop, start + len(found))
-        return found
+            keep(start, memoryview(self._called(name, reader.read_range, start, stop - start)))
+            return
+        end = self._called(name, _pieces, reader, start, stop - start, keep)
+        if end != stop:
+            raise self._cut_off(name, start, stop, end)
 
     def _cut_off(self, name: str, start: int, stop: int, size: int) -> CorruptError:
         return CorruptError(
@@ -161,8 +178,15 @@ class HDFSStore(PathStore):
         return None if status is None else int(status.length)
 
     def version(self, name: str) -> str | None:
+        return self._version_and_size(name)[0]
+
+    def _version_and_size(self, name: str) -> tuple[str | None, int | None]:
         status = self._status(name)
-        return None if status is None else f"{status.modification_time}-{status.length}"
+        return (
+            (None, None)
+            if status is None
+            else (f"{status.modification_time}-{status.length}", int(status.length))
+        )
 
     def written_at(self, name: str) -> float | None:
         status = self._status(name)
@@ -443,12 +467,12 @@ class _Pieces:
                 yield piece
 
 
-def _joined(reader: Any, start: int, length: int) -> bytes:
-    """A long range, packet by packet."""
-    whole = io.BytesIO()
+def _pieces(reader: Any, start: int, length: int, keep: Callable[[int, memoryview], object]) -> int:
+    """Have a stretch of a file kept packet by packet; returns where it ended."""
     for piece in reader.read_range_stream(start, length):
-        whole.write(piece)
-    return whole.getvalue()
+        keep(start, memoryview(piece))
+        start += len(piece)
+    return start
 
 
 def _is_temporary(name: str) -> bool:
