@@ -2,11 +2,11 @@
 
     HOPYARD_HADOOP=hadoop-client-minicluster-X.jar python benchmarks/hdfs.py [--megabytes 256] [--repeats 5]
 
-One name node and two data nodes of Hadoop on this machine. Prints two JSON lines each for ``hdfs://`` and
+One name node and two data nodes of Hadoop on this machine. Prints three JSON lines each for ``hdfs://`` and
 ``webhdfs://``: MB/s of a file that is read from its start to its end, piece by piece and in ranges of 8 MiB by
-``HDFSStore.receive``, as loaders read, and as a whole by ``HDFSStore.get``, beside hdfs-native's own stream over the same file, in turns. The
-stream and ``receive`` drop their pieces, while a whole file is in memory in the end. CONTRIBUTING.md says how to get
-Hadoop.
+``HDFSStore.receive``, as loaders read, and as a whole by ``HDFSStore.get``, beside hdfs-native's own stream over the
+same file, in turns. The stream and ``receive`` drop their pieces, while a whole file is in memory in the end.
+CONTRIBUTING.md says how to get Hadoop.
 """
 
 from __future__ import annotations
