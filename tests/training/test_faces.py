@@ -43,7 +43,8 @@ def test_a_backend_of_keras_that_is_not_installed_is_named_with_those_that_are()
 import importlib.util, os, sys
 os.environ["KERAS_BACKEND"] = "jax"
 sys.modules["jax"] = None
-importlib.util.find_spec = lambda name: None if name in ("jax", "tensorflow") else object()
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in ("jax", "tensorflow") else find(name, *more)
 try:
     import hopyard.keras
 except ImportError as error:
