@@ -125,18 +125,19 @@ class WindowStream(EpochStream):
 
     def _open(self, number: int) -> None:
         self._leave_to_parent()
-        fetches = self._reader.fetches(self._wanted)
+        fetches, later = self._reader.fetches(self._wanted), range(number + 1, number + 1 + _AHEAD)
         if fetches:  # what is wanted next is asked for right behind what is wanted now
-            self._begin(range(number, number + 1 + _AHEAD), fetches)
+            self._begin([number, *later], fetches)
         ahead = self._ahead.pop(number, None)
-        view, order = self._load(number) if ahead is None else ahead.result()
+        view, order = self._load(number, next_turn()) if ahead is None else ahead.result()
         assert view is not None  # only close() stops the loading of a window
         self._view, self._order = view, order
         self._gather = Ordered(view, order).gather if isinstance(view, RowGroupView) else self._gather_rows
         self._stop = self._ends[number]
         self._start = self._stop - self._windows[number].rows
-        self._ahead = {later: coming for later, coming in self._ahead.items() if later > number}
-        self._begin(range(number + 1, number + 1 + _AHEAD), fetches)
+        self._ahead = {each: coming for each, coming in self._ahead.items() if each > number}
+        if not fetches:
+            self._begin(later, fetches)
 
     def _begin(self, numbers: Sequence[int], fetches: bool) -> None:
         """Begin to load windows, but for the last if they are more than one and not fetched."""
@@ -152,14 +153,12 @@ class WindowStream(EpochStream):
                     self._pool = ThreadPoolExecutor(1 + _AHEAD, "hopyard-window")
                 self._ahead[number] = self._pool.submit(self._load, number, next_turn())
 
-    def _load(self, number: int, turn: int | None = None) -> tuple[Rowset | None, Rows]:
-        with taking_turn(next_turn() if turn is None else turn):
-            return self._loaded(self._windows[number])
-
-    def _loaded(self, window: Window) -> tuple[Rowset | None, Rows]:
+    def _load(self, number: int, turn: int) -> tuple[Rowset | None, Rows]:
+        window = self._windows[number]
         groups = None if len(self._windows) == 1 else window.groups
-        if window.rows < _MANY_ROWS:
-            return self._reader.view(self._wanted, groups, self._stopped), window.order()
-        with ThreadPoolExecutor(1, "hopyard-order") as pool:
-            order = pool.submit(window.order)
-            return self._reader.view(self._wanted, groups, self._stopped), order.result()
+        with taking_turn(turn):
+            if window.rows < _MANY_ROWS:
+                return self._reader.view(self._wanted, groups, self._stopped), window.order()
+            with ThreadPoolExecutor(1, "hopyard-order") as pool:
+                order = pool.submit(window.order)
+                return self._reader.view(self._wanted, groups, self._stopped), order.result()

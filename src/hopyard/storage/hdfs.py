@@ -163,7 +163,11 @@ class HDFSStore(PathStore):
         if stop - start <= _AT_ONCE or _is_over_http(self.url):
             keep(start, memoryview(self._called(name, reader.read_range, start, stop - start)))
             return
-        end = self._called(name, _pieces, reader, start, stop - start, keep)
+        end, pieces = start, iter(self._called(name, reader.read_range_stream, start, stop - start))
+        # Only errors of the client are the store's: those of what keeps the pieces are not.
+        while (piece := self._called(name, next, pieces, None)) is not None:
+            keep(end, memoryview(piece))
+            end += len(piece)
         if end != stop:
             raise self._cut_off(name, start, stop, end)
 
@@ -182,11 +186,9 @@ class HDFSStore(PathStore):
 
     def _version_and_size(self, name: str) -> tuple[str | None, int | None]:
         status = self._status(name)
-        return (
-            (None, None)
-            if status is None
-            else (f"{status.modification_time}-{status.length}", int(status.length))
-        )
+        if status is None:
+            return None, None
+        return f"{status.modification_time}-{status.length}", int(status.length)
 
     def written_at(self, name: str) -> float | None:
         status = self._status(name)
@@ -465,14 +467,6 @@ class _Pieces:
         with self._path.open("rb") as file:
             while piece := file.read(_PIECE):
                 yield piece
-
-
-def _pieces(reader: Any, start: int, length: int, keep: Callable[[int, memoryview], object]) -> int:
-    """Have a stretch of a file kept packet by packet; returns where it ended."""
-    for piece in reader.read_range_stream(start, length):
-        keep(start, memoryview(piece))
-        start += len(piece)
-    return start
 
 
 def _is_temporary(name: str) -> bool:

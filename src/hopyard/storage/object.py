@@ -160,9 +160,8 @@ class ObjectStore(Store):
         else:
             if received == length:
                 return part
-        return super().receive(
-            name, start, length, keep
-        )  # says it of a range beyond the end, and of an empty one
+        # Says it of a range beyond the end, and of an empty one.
+        return super().receive(name, start, length, keep)
 
     def _ranged(self, name: str, wanted: Any) -> Part:
         """Bytes of an object by one request; fewer than wanted where it ends."""
