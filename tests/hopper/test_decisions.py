@@ -220,6 +220,28 @@ def test_a_trial_that_was_to_train_on_and_is_stopped_by_a_user_gives_its_place_t
         assert [t.epochs for t in state.trials.values()] == [2, 1, 2]
 
 
+@pytest.mark.parametrize("asked_of", ["nobody", "an earlier driver", "this driver"])
+def test_a_stop_that_waits_when_a_driver_begins_is_void_unless_this_driver_was_asked(
+    game: Any, asked_of: str
+) -> None:
+    store = MemoryStore()
+    run = game(store, InlineBackend(), 2, 1)
+    assert stop_at(run, record=6)
+
+    def stop(state: Any, record: Any) -> None:
+        if record["r"] == "session":
+            drivers = {"nobody": None, "an earlier driver": "4f1c", "this driver": record["driver"]}
+            request(store, {"do": "stop"}, drivers[asked_of])
+
+    run.on_record = stop
+    state = run.play()
+    (answer,) = (record for record in run.records() if record["r"] == "control")
+    if asked_of == "this driver":
+        assert (state.finished, "refused" in answer) == ("stopped", False)
+    else:
+        assert (state.finished, answer["refused"]) == ("completed", "it was given before this driver began")
+
+
 def test_a_budget_that_ends_with_the_last_trial_does_not_leave_the_run_unfinished(game: Any) -> None:
     now = [0.0]
 

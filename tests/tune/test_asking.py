@@ -32,7 +32,7 @@ def test_a_driver_that_does_not_answer_in_time_is_named_and_the_command_stays() 
     ):
         ask(store, "r", {"do": "pause"}, patience=3, clock=lambda: next(now), wait=lambda seconds: None)
     journal.close()
-    assert pending(store, 0) == [(1, {"do": "pause"})]
+    assert pending(store, 0) == [(1, {"do": "pause", "driver": journal.driver})]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@ with a ``control`` record in the journal, so that one that was applied is not ap
     {"do": "resume"}
     {"do": "stop"}                        the run ends; {"do": "stop", "trial": 3}: only that trial
     {"do": "extend", "num_models": 20, "num_epochs": null}     the budget grows; null: as it is
+
+``driver`` beside them names the driver that held the run then: a ``pause``, ``resume`` or ``stop`` of the run is
+void for one that came later, and is obeyed by one that was still beginning.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ _COMMANDS: dict[str, dict[str, Callable[[Any], bool]]] = {
 
 def in_words(command: Command) -> str:
     """A command for messages: ``extend num_models=20``."""
-    given = {name: value for name, value in command.items() if name != "do" and value is not None}
+    given = {name: value for name, value in _fields(command).items() if value is not None}
     return " ".join([command["do"], *(f"{name}={value}" for name, value in given.items())])
 
 
@@ -56,8 +59,11 @@ def check_command(command: Mapping[str, Any]) -> None:
         raise UsageError(f"{dict(command)} is no command for a run: {problem}")
 
 
-def request(store: Store, command: Mapping[str, Any]) -> int:
+def request(store: Store, command: Mapping[str, Any], driver: str | None = None) -> int:
     """Ask the driver of the run in ``store`` (the run's folder) for something; it is durable on return.
+
+    Args:
+        driver: the name of the driver that holds the run.
 
     Returns: the command's number; ``{"r": "control", "c": <number>}`` in the journal is the answer.
 
@@ -69,9 +75,10 @@ def request(store: Store, command: Mapping[str, Any]) -> int:
     if not has_records(store):
         raise NotFoundError(f"there is no run at {store.url}, so nobody would obey. List the runs there are.")
     log = NumberedLog(store, _FOLDER)
+    asked = dict(command) if driver is None else {**command, "driver": driver}
     while True:
         try:
-            return log.append(json.dumps(command).encode())
+            return log.append(json.dumps(asked).encode())
         except RunHeldError:  # another terminal took the number
             log.refresh()
 
@@ -107,11 +114,15 @@ def larger_budget(command: Command, num_models: int | None, num_epochs: int) -> 
     return models, epochs
 
 
+def _fields(command: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in command.items() if name not in ("do", "driver")}
+
+
 def _problem(command: Mapping[str, Any]) -> str | None:
     do = command.get("do")
     if not isinstance(do, str) or do not in _COMMANDS:
         return f"there is no {do!r}{nearest(str(do), _COMMANDS, '.')} Known are: {', '.join(_COMMANDS)}."
-    fields = {name: value for name, value in command.items() if name != "do"}
+    fields = _fields(command)
     for name, value in fields.items():
         if name not in _COMMANDS[do]:
             known = _COMMANDS[do]

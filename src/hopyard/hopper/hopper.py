@@ -193,7 +193,7 @@ class Hopper:
             self._end_for_user(trial.number)
         for worker in range(workers):
             self._scheduler.worker_up(worker)
-        self._start(self._scheduler.resume())
+        self._resume()
         self._show()
 
     def _finish(self) -> str:
@@ -475,8 +475,8 @@ class Hopper:
     # What users ask for -------------------------------------------------------------------
 
     def _obey(self, number: int, command: Command, waited: bool = False) -> None:
-        """Carry out a command, once. ``waited``: it was given before this driver began; a ``pause``, ``resume``
-        or ``stop`` of the run is then void."""
+        """Carry out a command, once. ``waited``: it was there when this driver began; a ``pause``, ``resume`` or
+        ``stop`` of the run is then void, unless it was asked of this driver."""
         if number <= self._state.controls:
             return
         what = command["do"]
@@ -529,7 +529,8 @@ class Hopper:
         """Reason why a command other than ``extend`` cannot be obeyed; None if it can."""
         number = command.get("trial")
         if number is None:
-            return "it was given before this driver began" if waited else None
+            void = waited and command.get("driver") != self._journal.driver
+            return "it was given before this driver began" if void else None
         trial = self._state.trials.get(number)
         if trial is None:
             return f"the run has no trial {number}; it has {len(self._state.trials)} so far, the first is 0"
