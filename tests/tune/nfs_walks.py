@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import pickle
 import signal
 import subprocess
@@ -60,7 +59,6 @@ class _Driver:
             [sys.executable, "-c", _DRIVER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
