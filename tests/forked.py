@@ -60,8 +60,8 @@ MODULES = (
 )
 NOTICED = re.compile(r"\b(sys\.modules|meta_path|find_spec|resource|VmRSS|RssAnon|prctl|tracemalloc)\b")
 READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "GLIBC", "MALLOC", "ARROW_", "TORCH", "JAX", "XLA", "TF_")
-SET_BY_IMPORTS = ("TORCHINDUCTOR_CACHE_DIR",)
-"""Variables that a process has once it has imported something, as PyTorch's compiler; the one that forks has, too."""
+NO_MATTER = ("TORCHINDUCTOR_CACHE_DIR", "PYTHONPATH")
+"""Of these, one that a process has once it has imported PyTorch's compiler, and one that a fork follows anyway."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 HASHING = {"PYTHONHASHSEED": "0"}  # as workers have it; the tests themselves hash by another seed
 FRESH = "HOPYARD_TESTS_FRESH"
@@ -325,7 +325,7 @@ def _program(arguments: Sequence[str], folder: str) -> str | None:
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
     """What of it matters; whether it asks for the hash seed that all have makes no difference."""
     read = {name: value for name, value in environment.items() if name.startswith(READ_AT_START)}
-    return HASHING | {name: value for name, value in read.items() if name not in SET_BY_IMPORTS}
+    return HASHING | {name: value for name, value in read.items() if name not in NO_MATTER}
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
@@ -466,6 +466,7 @@ def _become(request: Request, descriptors: Sequence[int], own: Sequence[int]) ->
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environment)
+    sys.path[1:1] = filter(None, request.environment.get("PYTHONPATH", "").split(os.pathsep))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in request.ignored:
         signal.signal(number, signal.SIG_IGN)
