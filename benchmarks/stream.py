@@ -5,9 +5,9 @@
 A real S3 server on this machine, behind a wire with 30 ms of latency and 100 MB/s (``tests/slow_wire.py``), and
 without one. Prints a JSON line for each: the MB/s of a cold epoch of foreign Parquet, beside the limit, which is the
 slower of eight readers of bare ranges over the same objects and of the decoder alone over the same bytes in memory, in
-turns; seconds to the first batch; requests and bytes beside the least that the columns need; memory that the loader
-adds. Rows are float32[768], and JPEG of 224x224 that simplejpeg decodes on all cores, in each epoch. Then floats that
-are more than a window.
+turns, and beside both of these at once; seconds to the first batch; requests and bytes beside the least that the
+columns need; memory that the loader adds. Rows are float32[768], and JPEG of 224x224 that simplejpeg decodes on all
+cores, in each epoch. Then floats that are more than a window.
 """
 
 from __future__ import annotations
@@ -90,6 +90,27 @@ with ThreadPoolExecutor(int(sys.argv[3])) as pool:
 print(json.dumps({"seconds": [time.perf_counter() - started], "bytes": total}))
 """
 )
+
+BOTH = (
+    COMMON
+    + """
+import pyarrow.dataset
+from concurrent.futures import ThreadPoolExecutor
+from hopyard.storage import open_store
+from images import into_batches
+encoded = pyarrow.dataset.dataset(sys.argv[4]).to_table(["x"])["x"].to_pylist()
+store, size = open_store(sys.argv[1]), int(sys.argv[2])
+ranges = [(e.name, s, min(size, e.size - s)) for e in store.list() for s in range(0, e.size, size)]
+started = time.perf_counter()
+with ThreadPoolExecutor(int(sys.argv[3])) as pool:
+    read = [pool.submit(lambda r: len(store.read(*r).data), r) for r in ranges]
+    into_batches(encoded, os.cpu_count())
+    total = sum(future.result() for future in read)
+print(json.dumps({"seconds": [time.perf_counter() - started], "bytes": total}))
+"""
+)
+"""The ranges from the store and, meanwhile, the decoder over the same images, which lie in memory: no loader that has
+these cores only can be faster, whatever it does."""
 
 DECODER = (
     COMMON
@@ -227,7 +248,7 @@ def cold_epochs(
 ) -> float:
     """Measure and report first epochs; returns their speed in MB/s."""
     megabytes = bytes_of(data) / 1e6
-    ours, ranges, decoder, warm, memory, first = [], [], [], [], [], []
+    ours, ranges, decoder, both, warm, memory, first = [], [], [], [], [], [], []
     for _ in range(repeats):
         before = wire.passed() if wire else None
         got = run(OURS, environment, f"s3://bench/{kind}", BATCHES[kind], 2, kind)
@@ -241,6 +262,7 @@ def cold_epochs(
         ranges.append(run(RANGES, environment, f"s3://bench/{kind}", RANGE, AT_ONCE)["seconds"][0])
         if kind == "images":
             decoder.append(run(DECODER, environment, data)["seconds"][0])
+            both.append(run(BOTH, environment, f"s3://bench/{kind}", RANGE, AT_ONCE, data)["seconds"][0])
     limits = {"eight bare ranged readers": statistics.median(ranges)}
     if decoder:
         limits["the decoder alone"] = statistics.median(decoder)
@@ -248,6 +270,14 @@ def cold_epochs(
     speed, warm_speed = (megabytes / statistics.median(seconds) for seconds in (ours, warm))
     what = f"{kind}, {title}"
     report(f"cold epoch of {what}", speed, "MB/s", limit, megabytes / limits[limit])
+    if both:
+        report(
+            f"cold epoch of {what}, readers and decoder at once",
+            speed,
+            "MB/s",
+            "both",
+            megabytes / statistics.median(both),
+        )
     report(f"first batch of {what}", statistics.median(first), "s", limit, limits[limit])
     against = ("the decoder alone", megabytes / limits["the decoder alone"]) if decoder else ("cold", speed)
     report(f"warm epoch of {what}", warm_speed, "MB/s", *against)
