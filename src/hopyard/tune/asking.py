@@ -57,7 +57,7 @@ def ask(
         if nothing:
             return nothing
     tail = JournalFollower(folder, from_end=True)
-    number = request(folder, command, held and held.get("driver"))
+    number = request(folder, command, None if held is None else held.get("driver"))
     until = clock() + patience
     while held is not None and clock() < until:
         held = holder(folder)  # before looking: what a driver writes is there before it lets go
