@@ -28,6 +28,7 @@ class Found:
     bytes_written: int = 0
     bytes_moved: int = 0
     bytes_read: int = 0
+    bytes_beside: int | None = None
     asks_epochs: tuple[str, ...] = ()
 
 

@@ -109,8 +109,8 @@ with ThreadPoolExecutor(int(sys.argv[3])) as pool:
 print(json.dumps({"seconds": [time.perf_counter() - started], "bytes": total}))
 """
 )
-"""The ranges from the store and, meanwhile, the decoder over the same images, which lie in memory: no loader that has
-these cores only can be faster, whatever it does."""
+"""The ranges from the store and, meanwhile, the decoder over the same images, which lie in memory. Parquet, the cache and
+batches are not in it."""
 
 DECODER = (
     COMMON
@@ -271,13 +271,7 @@ def cold_epochs(
     what = f"{kind}, {title}"
     report(f"cold epoch of {what}", speed, "MB/s", limit, megabytes / limits[limit])
     if both:
-        report(
-            f"cold epoch of {what}, readers and decoder at once",
-            speed,
-            "MB/s",
-            "both",
-            megabytes / statistics.median(both),
-        )
+        report(f"cold epoch of {what}", speed, "MB/s", "both at once", megabytes / statistics.median(both))
     report(f"first batch of {what}", statistics.median(first), "s", limit, limits[limit])
     against = ("the decoder alone", megabytes / limits["the decoder alone"]) if decoder else ("cold", speed)
     report(f"warm epoch of {what}", warm_speed, "MB/s", *against)

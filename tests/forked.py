@@ -61,7 +61,8 @@ MODULES = (
 NOTICED = re.compile(r"\b(sys\.modules|meta_path|find_spec|resource|VmRSS|RssAnon|prctl|tracemalloc)\b")
 READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "GLIBC", "MALLOC", "ARROW_", "TORCH", "JAX", "XLA", "TF_")
 NO_MATTER = ("TORCHINDUCTOR_CACHE_DIR", "PYTHONPATH")
-"""Of these, one that a process has once it has imported PyTorch's compiler, and one that a fork follows anyway."""
+"""Variables of these names that keep no process from being forked: PyTorch's compiler sets the first where it is
+imported, also in the process that forks; a fork follows the second."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 HASHING = {"PYTHONHASHSEED": "0"}  # as workers have it; the tests themselves hash by another seed
 FRESH = "HOPYARD_TESTS_FRESH"

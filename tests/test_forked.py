@@ -64,6 +64,18 @@ def test_modules_do_the_same(tmp_path: Path) -> None:
         assert forks[2].splitlines()[-1] == text.splitlines()[-1] == "ZeroDivisionError: division by zero"
 
 
+def test_modules_are_found_where_the_environment_says_before_others(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "fractions.py").write_text(f"NAME = {name!r}")  # a module of Python, too
+    paths = os.pathsep.join(str(tmp_path / name) for name in ("first", "second"))
+    # Imported or not, it is to be looked for; `sys.modules` as such would keep the program from being forked.
+    program = "import sys; vars(sys)['modules'].pop('fractions', 0); import fractions; print(fractions.NAME)"
+    forks = run("-c", program, folder=tmp_path, PYTHONPATH=paths)
+    assert forks == run("-c", program, folder=tmp_path, PYTHONPATH=paths, **{forked.FRESH: "1"})
+    assert forks == (0, "first\n", "")
+
+
 def test_what_an_import_sets_in_the_environment_makes_no_difference() -> None:
     code = "import sys; print('torch' in vars(sys)['mod' 'ules'])"
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": "anywhere"}

@@ -242,6 +242,26 @@ def test_a_stop_that_waits_when_a_driver_begins_is_void_unless_this_driver_was_a
         assert (state.finished, answer["refused"]) == ("completed", "it was given before this driver began")
 
 
+def test_a_pause_that_a_driver_finds_when_it_begins_holds_until_it_is_resumed(game: Any) -> None:
+    store = MemoryStore()
+    run = game(store, InlineBackend(), 2, 1, Options(control_seconds=0.01))
+    assert stop_at(run, record=6)
+    before = len(run.records())
+
+    def pause(state: Any, record: Any) -> None:
+        if record["r"] == "session":
+            request(store, {"do": "pause"}, record["driver"])
+        elif record.get("do") == "pause":
+            request(store, {"do": "resume"}, "4f1c")
+
+    run.on_record = pause
+    assert run.play().finished == "completed"
+    kinds = [record.get("do", record["r"]) for record in run.records()[before:]]
+    assert kinds[kinds.index("pause") + 1] == "resume"
+    assert "unit" not in kinds[: kinds.index("resume")]
+    assert "unit" in kinds
+
+
 def test_a_budget_that_ends_with_the_last_trial_does_not_leave_the_run_unfinished(game: Any) -> None:
     now = [0.0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import pickle
 import signal
 import subprocess
@@ -59,6 +60,7 @@ class _Driver:
             [sys.executable, "-c", _DRIVER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
