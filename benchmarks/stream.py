@@ -109,8 +109,8 @@ with ThreadPoolExecutor(int(sys.argv[3])) as pool:
 print(json.dumps({"seconds": [time.perf_counter() - started], "bytes": total}))
 """
 )
-"""The ranges from the store and, meanwhile, the decoder over the same images, which lie in memory. Parquet, the cache and
-batches are not in it."""
+"""The ranges from the store and, meanwhile, the decoder over the same images, which lie in memory. Parquet, the
+cache and batches are not in it."""
 
 DECODER = (
     COMMON
