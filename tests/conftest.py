@@ -70,7 +70,23 @@ if FORKS:
     forked.install(forked.connect)
 
 
+ROOM = 8 << 30
+"""Bytes of memory that must be free for the directories of tests to lie there."""
+
+
+def _memory_for_files() -> str | None:
+    """A folder in memory: there a test that syncs hundreds of files, as many do, waits for no disk."""
+    folder = Path("/dev/shm")
+    if LEVEL == "exhaustive" or not os.access(folder, os.W_OK):
+        return None
+    free = int(Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0]) * 1024
+    return str(folder) if min(free, shutil.disk_usage(folder).free) > ROOM else None
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    folder = _memory_for_files()
+    if folder is not None:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)  # where pytest makes directories
     durations.register(config)
     if getattr(config.option, "numprocesses", None) and FORKS:
         forked.start()  # one for all processes that run tests

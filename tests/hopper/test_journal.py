@@ -240,6 +240,37 @@ def test_a_journal_that_cannot_write_says_so_once_and_lets_nobody_wait(then: str
         assert len(failures) == 1
 
 
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_store_that_does_not_answer_for_a_while_is_waited_for(at: int) -> None:
+    """Also by a segment without records, which is the second."""
+    store, said = MemoryStore(), list[str]()
+    faulty = FaultyStore(store, Fault("unreachable", at=at, times=3, match="journal/*"))
+    journal = Journal(faulty, announce=said.append, wait=lambda seconds: False)
+    journal.append({"r": "x"})
+    journal.flush()
+    journal.close()
+    assert list(read_records(store)) == [{"r": "x"}]
+    assert [message.partition(":")[0] for message in said] == ["paused"]
+
+
+def test_nothing_tells_whose_a_segment_without_records_is() -> None:
+    store = MemoryStore()
+    journal = Journal(
+        FaultyStore(store, Fault("unanswered", at=2, match="journal/*")),
+        announce=list[str]().append,
+        wait=lambda seconds: False,
+    )
+    journal.append({"r": "x"})
+    with pytest.raises(
+        StorageError,
+        match=r"writing 'journal/000000000002' in memory.* got no answer at first; now it is there, and nothing tells "
+        r"whether another driver wrote it. The run ended there; start it again, and it goes on\.",
+    ):
+        journal.flush()
+    journal.close()
+    assert list(read_records(store)) == [{"r": "x"}]
+
+
 def test_closing_ends_the_wait_for_space_and_a_later_driver_finds_what_fitted() -> None:
     store = MemoryStore()
     journal = Journal(

@@ -179,19 +179,23 @@ class Segments:
         Raises:
             RunHeldError: another process has taken the number.
             UnreachableError: the store did not answer. The same records may be appended again.
-            StorageError: the same of a segment without records, which may not.
+            StorageError: a segment without records was appended again, and one is there.
         """
         number, data = self.last + 1, body + _mark(body)
         try:
             taken = not self._store.put_new(_name(number), data)
             if taken and self._unanswered == (number, data) and self._store.get(_name(number)) == data:
+                if not body:  # all empty segments are alike, whoever writes them
+                    raise StorageError(
+                        f"writing {_name(number)!r} in {self._store.url} got no answer at first; now it is there, and "
+                        "nothing tells whether another driver wrote it. The run ended there; start it again, and it "
+                        "goes on."
+                    )
                 taken = False  # by the attempt without an answer
             if not taken and self._is_overtaken():
                 self._store.delete(_name(number))
                 taken = True
-        except UnreachableError as error:
-            if not body:  # all empty segments are alike, whoever writes them
-                raise StorageError(f"{error} The run ended there; start it again, and it goes on.") from error
+        except UnreachableError:
             self._unanswered = (number, data)  # which may be there by now, whatever got no answer
             raise
         if taken:
