@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -231,19 +232,24 @@ class HdfsCluster:
             threading.Event().wait(0.05)
 
     def _is_active(self, number: int) -> bool:
-        return self._tool("DFSHAAdmin", "-getServiceState", str(number)).strip().endswith("active")
+        return bool(self._told(number, "NameNodeStatus", "State") == "active")
+
+    def _told(self, name_node: int, bean: str, name: str) -> Any:
+        """A value that a name node tells about itself by its web server; None while it does not."""
+        query = f"jmx?qry=Hadoop:service=NameNode,name={bean}"
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._web[name_node]}/{query}") as answer:
+                return json.load(answer)["beans"][0][name]
+        except (OSError, IndexError, KeyError):
+            return None
 
     def _until_live(self, name_node: int, data_nodes: int) -> None:
         """Wait until a name node counts that many data nodes as alive."""
-        query = "jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
         end = time.monotonic() + _PATIENCE
         while time.monotonic() < end:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self._web[name_node]}/{query}") as answer:
-                    if json.load(answer)["beans"][0]["NumLiveDataNodes"] >= data_nodes:
-                        return
-            except (OSError, IndexError, KeyError):
-                pass
+            alive = self._told(name_node, "FSNamesystemState", "NumLiveDataNodes")
+            if alive is not None and alive >= data_nodes:
+                return
             threading.Event().wait(0.05)
         logs = {log.name: log.read_text()[-2000:] for log in self._folder.glob("*.log")}
         raise AssertionError(f"HDFS did not come up in {_PATIENCE:.0f} s: {logs}")
