@@ -24,7 +24,7 @@ from tests import arranging, durations, forked, ray_cluster
 from tests.durations import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401
 from tests.hdfs_cluster import hdfs_if_there  # noqa: F401
 from tests.ray_cluster import cluster, cluster_if_there, spare, until  # noqa: F401
-from tests.sampling import LEVEL, SEED
+from tests.sampling import FORKS, LEVEL, SEED
 
 # The same examples everywhere and every time, but for the level that looks for new ones; no deadline, since machines
 # differ and some are busy. No test says how many examples it has.
@@ -62,9 +62,6 @@ logging.getLogger("ray.data._internal.usage.util").addFilter(lambda record: reco
 
 # The frameworks that tests import are millions of objects, of which none becomes garbage.
 gc.disable()
-
-FORKS = sys.platform == "linux" and LEVEL != "exhaustive"
-"""Whether Python processes are forked off one; at the level ``exhaustive`` each starts as it does for users."""
 
 if FORKS:
     forked.install(forked.connect)

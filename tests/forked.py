@@ -3,10 +3,11 @@
 ``install`` makes ``subprocess.Popen`` do so for this interpreter with ``-c``, ``-m`` or a script, in this process and
 in those that it starts so; git starts ``COMMAND``, which asks for one. What starts is a process like any other: with
 its own signals, descriptors, environment, folder and exit code; it can be killed, and a killed parent leaves it behind.
-What is different: its parent is the process that forks (``main``), and modules are there already. One that is to have
-a session of its own gets another process that forks, in that session: nothing from outside can join its groups of
-processes. Programs that could notice (``NOTICED``), and environments that Python or a library reads when it starts
-(``READ_AT_START``), get an interpreter of their own. The fixture ``fresh_processes`` does so for a whole test.
+What is different: its parent is the process that forks (``main``; ``PARENT`` tells the other), and modules are there
+already. One that is to have a session of its own gets another process that forks, in that session: nothing from outside
+can join its groups of processes. Programs that could notice (``NOTICED``), and environments that Python or a library
+reads when it starts (``READ_AT_START``), get an interpreter of their own. The fixture ``fresh_processes`` does so for a
+whole test.
 """
 
 from __future__ import annotations
@@ -58,15 +59,17 @@ MODULES = (
     "hopyard.tune",
     "hopyard.tune.tensorboard",
 )
-NOTICED = re.compile(r"\b(sys\.modules|meta_path|find_spec|resource|VmRSS|RssAnon|prctl|tracemalloc)\b")
+NOTICED = re.compile(r"\bresource\.|\b(sys\.modules|meta_path|find_spec|VmRSS|RssAnon|prctl|tracemalloc)\b")
 READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "GLIBC", "MALLOC", "ARROW_", "TORCH", "JAX", "XLA", "TF_")
-NO_MATTER = ("TORCHINDUCTOR_CACHE_DIR", "PYTHONPATH")
-"""Variables of these names that keep no process from being forked: PyTorch's compiler sets the first where it is
-imported, also in the process that forks; a fork follows the second."""
+NO_MATTER = ("TORCHINDUCTOR_CACHE_DIR", "TF_CPP_MIN_LOG_LEVEL", "PYTHONPATH", "PYTHONBREAKPOINT")
+"""Variables of these names that keep no process from being forked: importing PyTorch's compiler or Keras sets the first
+two; a fork follows the third; Ray sets the last, which no test uses."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 HASHING = {"PYTHONHASHSEED": "0"}  # as workers have it; the tests themselves hash by another seed
 FRESH = "HOPYARD_TESTS_FRESH"
 """With this variable in its environment a process is started from nothing."""
+PARENT = "HOPYARD_TESTS_PARENT"
+"""The variable that tells a forked process which one asked for it, as its parent would be."""
 
 _PYTHON = sys.executable  # which tests may change
 _SIZE = struct.Struct("!I")
@@ -83,6 +86,7 @@ class Request(NamedTuple):
     descriptors: tuple[int, ...]
     group: int | None
     owner: int
+    parent: int
     ignored: tuple[int, ...]
     umask: int
 
@@ -156,6 +160,9 @@ class Process:
         self.connection = connection
         self.owner = os.getpid()
 
+    def __del__(self) -> None:
+        self.connection.close()  # of a process that nobody has waited for, as Ray's
+
     def wait(self, flags: int) -> tuple[int, int]:
         """What ``os.waitpid`` returns."""
         if os.getpid() != self.owner:
@@ -218,6 +225,7 @@ def install(forks: Forks | Callable[[], Forks]) -> None:
             (0, 1, 2, *pass_fds),
             None if start_new_session else os.getpgrp(),
             connected().owner,
+            os.getpid(),
             tuple(
                 number
                 for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
@@ -467,6 +475,7 @@ def _become(request: Request, descriptors: Sequence[int], own: Sequence[int]) ->
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environment)
+    os.environ[PARENT] = str(request.parent)
     sys.path[1:1] = filter(None, request.environment.get("PYTHONPATH", "").split(os.pathsep))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in request.ignored:

@@ -8,9 +8,12 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forked
+from tests.sampling import FORKS
 
 from hopyard.backend.testing import PATIENCE
 
@@ -34,6 +37,9 @@ def cluster_if_there() -> Any:
 
         about = {"num_cpus": 2, "object_store_memory": MEMORY, "resources": {"slot": 1}}
         about["include_log_monitor"] = False  # which would send what workers print
+        if FORKS:
+            forked.connect()
+            about["setup_worker_path"] = str(Path(__file__).with_name("ray_worker.py"))
         quickly = {"health_check_period_ms": 500}  # a lost node is noticed after 5 of them
         head = {**about, "include_dashboard": False, "_system_config": quickly}
         _running.append(Cluster(initialize_head=True, head_node_args=head))

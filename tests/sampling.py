@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import sys
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
@@ -17,6 +18,8 @@ LEVELS = ("quick", "ci", "exhaustive")
 LEVEL = os.environ.get("HOPYARD_TESTS", "quick")
 if LEVEL not in LEVELS:
     raise ValueError(f"HOPYARD_TESTS is {LEVEL!r}, but it must be one of {', '.join(LEVELS)}.")
+FORKS = sys.platform == "linux" and LEVEL != "exhaustive"
+"""Whether Python processes are forked off one; at the level ``exhaustive`` each starts as it does for users."""
 SEED = int(os.environ.get("HOPYARD_SEED", "0"))
 
 Case = TypeVar("Case")

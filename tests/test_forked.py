@@ -85,6 +85,11 @@ def test_what_an_import_sets_in_the_environment_makes_no_difference() -> None:
     assert done.stdout == "True\n"
 
 
+def test_a_forked_process_is_told_which_one_asked_for_it() -> None:
+    code = f"import os; print(os.environ[{forked.PARENT!r}])"
+    assert run("-c", code, folder=Path.cwd()) == (0, f"{os.getpid()}\n", "")
+
+
 def test_options_of_warnings_hold(tmp_path: Path) -> None:
     code = "import sys, warnings; print(sys.warnoptions); warnings.warn('x')"
     for options in ((), ("-W", "ignore"), ("-W", "ignore", "-W", "error")):

@@ -15,6 +15,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from tests.forked import PARENT
 
 from hopyard.backend import InlineBackend, RayBackend
 from hopyard.backend._ray_cluster import Actors
@@ -32,14 +33,19 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.filterwarnings("ignore:.*ray.*:ResourceWarning")
 
 
+def actor() -> int:
+    """Process id of the actor that started this process, in which it has tasks run."""
+    return int(os.environ.get(PARENT, os.getppid()))
+
+
 def test_a_lost_actor_is_reported_with_its_reason_and_replaced(cluster: Any) -> None:
     def kill_actor() -> None:
-        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(actor(), signal.SIGKILL)
         signal.pause()
 
     with RayBackend(num_workers=1) as backend:
-        before = result_of(backend.submit(0, os.getppid))
-        lost, behind = backend.submit(0, kill_actor), backend.submit(0, os.getppid)
+        before = result_of(backend.submit(0, actor))
+        lost, behind = backend.submit(0, kill_actor), backend.submit(0, actor)
         error = error_of(lost)
         assert isinstance(error, WorkerLostError)
         assert f"Worker 0 (on {socket.gethostname()}) was lost while it ran the task" in str(error)
@@ -50,10 +56,10 @@ def test_a_lost_actor_is_reported_with_its_reason_and_replaced(cluster: Any) -> 
 
 def test_an_actor_lost_between_two_searches_is_replaced_by_start(cluster: Any) -> None:
     with RayBackend(num_workers=1) as backend:
-        before = result_of(backend.submit(0, os.getppid))
+        before = result_of(backend.submit(0, actor))
         os.kill(before, signal.SIGKILL)
         backend.start()
-        assert result_of(backend.submit(0, os.getppid)) != before
+        assert result_of(backend.submit(0, actor)) != before
 
 
 class Unlucky(Actors):
@@ -91,10 +97,6 @@ def test_actors_lost_before_they_are_up_are_replaced_but_not_for_ever(unlucky: U
     assert unlucky._place(0).host == socket.gethostname()
 
 
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 class Strike:
     """Kills what keeps the worker, once, in the middle of the first unit that is trained."""
 
@@ -104,9 +106,9 @@ class Strike:
     def __call__(self, batch: Any, rng: Any) -> Any:
         if (self.folder / "runs").exists() and self.is_first():  # not yet while one batch is checked
             if self.target == "actor":
-                os.kill(os.getppid(), signal.SIGKILL)
+                os.kill(actor(), signal.SIGKILL)
             else:
-                (self.folder / "pipe").write_text(str(parent_of(os.getppid())))
+                (self.folder / "pipe").write_text(os.environ["RAY_RAYLET_PID"])
             signal.pause()
         return batch
 
@@ -201,7 +203,7 @@ def test_a_worker_whose_node_is_not_replaced_takes_turns_with_another_until_it_i
     undisturbed: Any, spare: Any, until: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def places() -> set[int]:
-        return {result_of(backend.submit(worker, os.getppid)) for worker in range(2)}
+        return {result_of(backend.submit(worker, actor)) for worker in range(2)}
 
     for _ in range(2):
         spare(resources={"brief": 1})

@@ -10,10 +10,12 @@
 
 from __future__ import annotations
 
+import builtins
 import itertools
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -43,6 +45,8 @@ __all__ = [
 
 _RACERS = 16
 _NUMBERS = 20
+_PURE = (str, bytes, bytearray, int, list, dict, tuple, set, frozenset, re.Pattern, re.Match)
+"""Types whose methods change nothing that another thread could read of a store."""
 _LOCKED = 0.25  # seconds without a read after which the store seems to keep readers out while it writes
 
 # What other processes run. Each is given the pickled store on stdin.
@@ -423,6 +427,7 @@ class _Reader:
     def __init__(self, store: Store, name: str, contents: tuple[bytes, ...]) -> None:
         self.strange: str | None = None
         self._store, self._name, self._contents = store, name, contents
+        self._package = type(store).__module__.partition(".")[0]
         self._condition = threading.Condition()
         self._reads = 0
         self._kept_out_at = -1
@@ -439,7 +444,8 @@ class _Reader:
 
     @contextmanager
     def between_calls(self) -> Iterator[None]:
-        """While this lasts, the thread waits at the end of each call until one read has begun and ended since.
+        """While this lasts, the thread waits until one read has begun and ended since, at the end of each function of
+        the store's package and of each call of a function that is not Python's and may change anything outside.
 
         A store may keep readers out by a lock; then it goes on.
         """
@@ -450,9 +456,14 @@ class _Reader:
         finally:
             sys.setprofile(before)
 
-    def _let_read(self, _frame: FrameType, event: str, _called: object) -> None:
+    def _let_read(self, frame: FrameType, event: str, called: object) -> None:
+        if event == "return":
+            counts = str(frame.f_globals.get("__name__")).partition(".")[0] == self._package
+        else:
+            owner = getattr(called, "__self__", None)
+            counts = event == "c_return" and owner is not builtins and not isinstance(owner, _PURE)
         with self._condition:
-            if not event.endswith("return") or self._kept_out_at == self._reads or self.strange is not None:
+            if not counts or self._kept_out_at == self._reads or self.strange is not None:
                 return
             enough = self._reads + 2  # the first may have begun earlier
             if not self._condition.wait_for(
