@@ -10,6 +10,7 @@
     │   │   ├── NullsError      fill or drop nulls, or say what becomes of them
     │   │   └── UnsupportedTypeError  turn the column into numbers, text or bytes
     │   ├── SpaceError          fix the search space
+    │   ├── ConfigError         fix the configuration of the experiment; carries every problem
     │   ├── MetricError         name another metric, or its mode
     │   ├── EstimatorError      fix the estimator function or its arguments
     │   ├── InvalidNameError    use another name in the store
@@ -54,6 +55,7 @@ __all__ = [
     "BusyError",
     "ChangedError",
     "ColumnError",
+    "ConfigError",
     "ConflictError",
     "CorruptError",
     "DataError",
@@ -133,6 +135,18 @@ class UnsupportedTypeError(DataError):
 
 class SpaceError(UsageError):
     """A search space or one of its dimensions is impossible."""
+
+
+class ConfigError(UsageError):
+    """The configuration of an experiment breaks a rule.
+
+    Attributes:
+        problems: (path of the field, the rule it breaks and the next step), one pair for each broken rule.
+    """
+
+    def __init__(self, message: str, problems: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
 
 
 class MetricError(UsageError):
