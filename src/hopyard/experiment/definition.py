@@ -1,0 +1,420 @@
+"""Model definition directory: the files that every trial of an experiment finds in its working directory.
+
+``pack`` stores a directory once by content, as a plain tar file ``definition/<digest>.tar``; ``unpack`` makes it the
+working directory of a trial. The digest is of names, kinds, executable bits and contents, so that neither times,
+owners nor the order of a listing matter, and no version of a library that writes tar files.
+
+Links inside the directory stay links. A link that leads out of it is an error instead of being followed: what it leads
+to may be large or secret, and would be a copy that nobody asked for. Names that differ only in case are packed; where
+a worker's file system takes them for one, unpacking is an error and overwrites nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import posixpath
+import stat
+import tarfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from hopyard.errors import CorruptError, UsageError
+from hopyard.experiment.ignoring import (
+    DEFAULT_IGNORES,
+    DETERMINED_IGNORE_FILE,
+    IGNORE_FILE,
+    IgnoreRules,
+)
+from hopyard.objects import digests
+from hopyard.storage import Store, files
+from hopyard.storage.names import path_given
+from hopyard.storage.oserrors import write_errors
+from hopyard.storage.small import get_whole
+from hopyard.storage.temporary import machine, sweep, temporary_name
+from hopyard.wording import counted, describe_bytes, one_line, some_lines, some_names
+
+MAX_BYTES = 96 * 2**20
+"""Bytes of file contents that a model definition may have."""
+
+Kind: TypeAlias = Literal["file", "directory", "link"]
+
+_TYPES: dict[Kind, bytes] = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}
+_DOMAIN = "hopyard.definition"
+_LARGEST_SHOWN = 5
+_PROBLEMS_SHOWN = 20
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file, directory or link of a model definition.
+
+    Attributes:
+        path: from the top directory, separated by ``/``.
+        kind: ``"file"``, ``"directory"`` or ``"link"``.
+        size: bytes of a file.
+        executable: whether the owner of a file may execute it.
+        target: text of a link.
+    """
+
+    path: str
+    kind: Kind
+    size: int = 0
+    executable: bool = False
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The contents of a model definition directory.
+
+    Attributes:
+        directory: absolute path.
+        members: what is packed, in order of paths.
+        ignore_files: paths of the ignore files that were read, from the top directory.
+        ignored: paths that were left out, from the top directory; of a directory, with ``/`` at its end, only its own.
+    """
+
+    directory: Path
+    members: tuple[Member, ...]
+    ignore_files: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+    @property
+    def files(self) -> int:
+        """Number of files."""
+        return sum(member.kind == "file" for member in self.members)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(member.size for member in self.members)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A model definition in a store.
+
+    Attributes:
+        digest: 64 hex digits, of the logical content.
+        files: number of files.
+        bytes: bytes of all files.
+    """
+
+    digest: str
+    files: int
+    bytes: int
+
+
+def listing(directory: str | os.PathLike[str], store: Store | None = None) -> Listing:
+    """The files that ``pack`` takes from a directory. Nothing is stored.
+
+    Args:
+        directory: the model definition directory.
+        store: is left out where its own directory is inside ``directory``.
+
+    Raises:
+        UsageError: there is no such directory; nothing of it is left by the ignore rules; it has more than
+            ``MAX_BYTES``; or it has something that cannot be packed. The message names everything that is wrong.
+    """
+    root = path_given(directory).absolute()
+    what = f"the model definition directory {str(root)!r}"
+    try:
+        is_directory = stat.S_ISDIR(root.stat().st_mode)
+    except OSError as error:
+        raise UsageError(
+            f"{what} cannot be read ({error.strerror}). Give the directory that holds the code of the trial."
+        ) from None
+    if not is_directory:
+        raise UsageError(f"{what} is a file. Give the directory that holds it: {str(root.parent)!r}.")
+    walk = _Walk(root, None if store is None else _own_directory(store, root))
+    walk.visit("", IgnoreRules().with_file(DEFAULT_IGNORES.encode()))
+    members = tuple(sorted(walk.members, key=lambda member: member.path))
+    listed = Listing(root, members, tuple(sorted(walk.ignore_files)), tuple(sorted(walk.ignored)))
+    problems = [*walk.problems, *([_oversize(listed)] if listed.bytes > MAX_BYTES else [])]
+    if problems:
+        lines = "\n  ".join(some_lines(problems, _PROBLEMS_SHOWN))
+        raise UsageError(
+            f"{what} cannot be packed:\n  {lines}\nMend this, or name in {IGNORE_FILE} what trials do not need."
+        )
+    if not listed.files:
+        read = f" and {some_names(listed.ignore_files)}" if listed.ignore_files else ""
+        raise UsageError(
+            f"{what} has no file that the default ignore rules{read} leave. "
+            "Give the directory that holds the code of the trial."
+        )
+    return listed
+
+
+def pack(directory: str | os.PathLike[str], store: Store) -> Definition:
+    """Store a model definition directory. The same content is stored once.
+
+    Raises:
+        UsageError: as ``listing``, or a file changed while it was read. Nothing was stored.
+        StorageError: the store cannot be written.
+    """
+    listed = listing(directory, store)
+    archive, index = io.BytesIO(), []
+    with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for member in listed.members:
+            content = _content(listed.directory, member) if member.kind == "file" else b""
+            tar.addfile(_header(member), io.BytesIO(content))
+            index.append(_indexed(member, content))
+    name = digests.digest_json(index, _DOMAIN)
+    if not store.exists(_object(name)):
+        store.put_new(_object(name), archive.getbuffer())
+    return Definition(name, listed.files, listed.bytes)
+
+
+def unpack(store: Store, digest: str, folder: Path) -> Path:
+    """The working directory of a trial: unpacked below ``folder``, or as it was left there by an earlier call.
+
+    Any number of processes may call it at once for the same ``folder``. A directory that a killed process, or a power
+    cut, left unfinished is not used: the directory gets its name when it is whole, and another name after each start
+    of the machine.
+
+    Args:
+        digest: of a definition that ``pack`` stored.
+        folder: for this trial alone; made if it is not there.
+
+    Raises:
+        NotFoundError: the store has no such definition.
+        CorruptError: its bytes are not what was stored. Nothing was unpacked.
+        UsageError: this file system takes two of its names for one.
+        StorageError: ``folder`` cannot be written.
+    """
+    target = folder / machine()
+    if target.is_dir():
+        return target
+    archive = get_whole(store, _object(digest))
+    with write_errors(target):
+        files.make_directory(folder)
+        sweep(str(folder))
+        temporary = folder / temporary_name()
+        files.new_directory(temporary)
+        try:
+            _extract(archive, digest, temporary, f"{store.url}/{_object(digest)}")
+            files.rename(temporary, target)
+        except OSError:
+            if not target.is_dir():  # no other process was faster
+                raise
+        finally:
+            files.remove_tree(temporary)
+    return target
+
+
+def _object(digest: str) -> str:
+    return f"definition/{digest}.tar"
+
+
+def _indexed(member: Member, content: bytes | memoryview) -> list[str | bool]:
+    """What the digest of a definition is of: one list for each member, in order of paths."""
+    if member.kind == "file":
+        return [member.path, member.kind, member.executable, digests.digest(content, _DOMAIN)]
+    return [member.path, member.kind, member.target]
+
+
+def _own_directory(store: Store, root: Path) -> str | None:
+    """The directory of a store from ``root`` on, if it is inside."""
+    path = store.path("definition")
+    own = None if path is None else path.parent.resolve()
+    if own is None or not own.is_relative_to(root.resolve()):
+        return None
+    if own == root.resolve():
+        raise UsageError(
+            f"the model definition directory {str(root)!r} is the store {store.url} itself, so that every run would "
+            "be part of the next definition. Use a directory of its own for the store; it may be inside."
+        )
+    return str(own.relative_to(root.resolve()))
+
+
+# Listing
+
+
+@dataclass
+class _Walk:
+    """Looks at everything below a directory that is not ignored."""
+
+    root: Path
+    left_out: str | None
+    members: list[Member] = field(default_factory=list)
+    ignore_files: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def visit(self, directory: str, rules: IgnoreRules) -> None:
+        """Look at a directory, by its path from the root; the root's own is empty."""
+        try:
+            with os.scandir(self.root / directory) as found:
+                entries = {f"{directory}/{entry.name}" if directory else entry.name: entry for entry in found}
+        except OSError as error:
+            self._refuse(directory or ".", f"cannot be read ({error.strerror})")
+            return
+        names = (f"{directory}/{IGNORE_FILE}",) if directory else (IGNORE_FILE, DETERMINED_IGNORE_FILE)
+        ignore_file = next((name for name in names if name in entries), None)
+        if ignore_file is not None:
+            rules = self._with_file(ignore_file, directory, rules)
+        for path, entry in entries.items():
+            is_directory = entry.is_dir(follow_symlinks=False)
+            if path == self.left_out or rules.ignore(os.fsencode(path), is_directory):
+                self.ignored.append(path + "/" * is_directory)
+            elif (member := self._member(path, entry)) is not None:
+                self.members.append(member)
+                if is_directory:
+                    self.visit(path, rules)
+
+    def _with_file(self, path: str, directory: str, rules: IgnoreRules) -> IgnoreRules:
+        try:
+            if not stat.S_ISREG((self.root / path).lstat().st_mode):
+                self._refuse(path, "is an ignore file, and must be a regular file, as for git")
+                return rules
+            content = (self.root / path).read_bytes()
+        except OSError as error:
+            self._refuse(path, f"is an ignore file that cannot be read ({error.strerror})")
+            return rules
+        self.ignore_files.append(path)
+        return rules.with_file(content, os.fsencode(directory))
+
+    def _member(self, path: str, entry: os.DirEntry[str]) -> Member | None:
+        """The entry as it is packed; None, and a problem, if it cannot be."""
+        try:
+            status = entry.stat(follow_symlinks=False)
+            target = os.readlink(entry.path) if stat.S_ISLNK(status.st_mode) else ""  # noqa: PTH115 - as written
+            f"{path}{target}".encode()
+            if stat.S_ISDIR(status.st_mode):
+                return Member(path, "directory")
+            if target:
+                problem = self._problem_of_link(path, target)
+                if problem is None:
+                    return Member(path, "link", target=target)
+                self._refuse(path, problem)
+            elif stat.S_ISREG(status.st_mode):
+                os.close(os.open(entry.path, _READ))
+                return Member(path, "file", status.st_size, bool(status.st_mode & stat.S_IXUSR))
+            else:
+                self._refuse(
+                    path, "is a socket, pipe or device; only files, directories and links are packed"
+                )
+        except UnicodeEncodeError:
+            self._refuse(
+                path, "has a name or target that is not UTF-8, which not all machines can show and store"
+            )
+        except OSError as error:
+            self._refuse(path, f"cannot be read ({error.strerror})")
+        return None
+
+    def _problem_of_link(self, path: str, target: str) -> str | None:
+        if not (self.root / path).parent.joinpath(target).resolve().is_relative_to(self.root.resolve()):
+            return f"is a link out of the directory, to {target}; copy what it leads to, or have bind_mounts for it"
+        if target.startswith("/"):
+            return f"is a link to {target}, which is no place on other machines; make it relative (ln -sr)"
+        return None
+
+    def _refuse(self, path: str, problem: str) -> None:
+        self.problems.append(f"{one_line(path)} {one_line(problem)}")
+
+
+def _oversize(listed: Listing) -> str:
+    largest = sorted(listed.members, key=lambda member: (-member.size, member.path))[:_LARGEST_SHOWN]
+    shown = ", ".join(f"{one_line(member.path)} ({describe_bytes(member.size)})" for member in largest)
+    return (
+        f"{counted(listed.bytes, 'byte')} are in {counted(listed.files, 'file')}, but at most {MAX_BYTES:,} (96 x "
+        f"2^20) may be; the largest are {shown}; trials reach other data by context.download, context.stream or "
+        "bind_mounts"
+    )
+
+
+# Packing
+
+
+def _content(root: Path, member: Member) -> bytes:
+    """The bytes of a file that nobody writes to meanwhile."""
+    try:
+        with os.fdopen(os.open(root / member.path, _READ), "rb") as file:
+            before = os.fstat(file.fileno())
+            content = file.read(member.size + 1)
+            after = os.fstat(file.fileno())
+    except OSError as error:
+        problem = f"cannot be read any more ({error.strerror})"
+    else:
+        if len(content) == member.size and before.st_mtime_ns == after.st_mtime_ns:
+            return content
+        problem = "changed while it was read"
+    raise UsageError(
+        f"{member.path} in the model definition directory {str(root)!r} {problem}, so nothing was stored. Let nothing "
+        f"write there meanwhile, or name the file in {IGNORE_FILE}."
+    )
+
+
+def _header(member: Member) -> tarfile.TarInfo:
+    """The member in a tar file, without times and owners."""
+    header = tarfile.TarInfo(member.path)
+    header.type = _TYPES[member.kind]
+    header.mode = 0o755 if member.executable or member.kind == "directory" else 0o644
+    header.size, header.linkname = member.size, member.target
+    return header
+
+
+# Unpacking
+
+
+def _extract(archive: bytes, digest: str, folder: Path, where: str) -> None:
+    """Write all members below a new directory, once they are known to be those of the digest."""
+    view = memoryview(archive)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+            contents = [(_read_header(each), view[each.offset_data :][: each.size]) for each in tar]
+    except (tarfile.TarError, UnicodeError, KeyError, ValueError) as error:
+        raise _corrupt(where, f"is no whole tar file of a model definition ({error})") from None
+    if digests.digest_json([_indexed(*pair) for pair in contents], _DOMAIN) != digest:
+        raise _corrupt(where, "does not have the digest that names it")
+    # Links last, so that nothing is written through one.
+    for member, content in sorted(contents, key=lambda pair: pair[0].kind == "link"):
+        try:
+            _write(folder / member.path, member, content)
+        except FileExistsError:
+            raise UsageError(
+                f"the file system of {folder.parent} takes {member.path!r} and another name of the model definition "
+                "for one, maybe since it does not tell upper from lower case. Rename one of them and create the "
+                "experiment again, or have trials work in another file system."
+            ) from None
+
+
+def _read_header(header: tarfile.TarInfo) -> Member:
+    """The member of a header.
+
+    Raises:
+        ValueError: it is, or leads, out of the directory.
+        KeyError: it is none that ``pack`` writes.
+    """
+    kind = {of_tar: kind for kind, of_tar in _TYPES.items()}[header.type]
+    target = header.linkname if kind == "link" else ""
+    for path in (header.name, f"{header.name}/../{target}"):
+        normal = posixpath.normpath(path)
+        if path.startswith("/") or "\0" in path or normal.split("/")[0] == "..":
+            raise ValueError(f"{path!r} leaves the directory")
+    if target.startswith("/"):
+        raise ValueError(f"{target!r} leaves the directory")
+    return Member(header.name, kind, header.size, bool(header.mode & stat.S_IXUSR), target)
+
+
+def _write(path: Path, member: Member, content: memoryview) -> None:
+    if member.kind == "directory":
+        files.new_directory(path)
+    elif member.kind == "link":
+        path.symlink_to(member.target)
+    else:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(path, flags, 0o777 if member.executable else 0o666)  # less the umask
+        try:
+            files.write_pieces(fd, [content])
+        finally:
+            os.close(fd)
+
+
+def _corrupt(where: str, problem: str) -> CorruptError:
+    return CorruptError(
+        f"{where} {problem}: it was changed or cut off. Delete it, and create the experiment again from its directory."
+    )
