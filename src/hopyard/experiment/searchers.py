@@ -1,0 +1,209 @@
+"""Searchers of an experiment's YAML: their fields, and the searcher of ``hopyard.search`` that each stands for.
+
+Names and defaults are those of ``hopyard.search.preview``, which takes the same fields as a dictionary.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Discriminator, Field, Tag
+
+from hopyard import search
+from hopyard.experiment.hyperparameters import Fields, search_space
+from hopyard.search.brackets import brackets, checked_divisor, rungs_in_visits
+from hopyard.search.points import dimensions
+
+Length: TypeAlias = Annotated[
+    dict[Literal["batches", "records", "epochs"], Annotated[int, Field(ge=1)]],
+    Field(min_length=1, max_length=1, examples=[{"epochs": 8}]),
+]
+"""A length in one unit: ``{"epochs": 8}``."""
+Trials: TypeAlias = Annotated[int, Field(ge=1, description="Trials in all.", examples=[16])]
+AtOnce: TypeAlias = Annotated[
+    int,
+    Field(ge=0, description="Trials that train at once, at most; 0: as many as there are.", examples=[16]),
+]
+Divisor: TypeAlias = Annotated[
+    float, Field(ge=2, description="One in so many trials of a rung trains on.", examples=[4])
+]
+StopOnce: TypeAlias = Annotated[
+    bool, Field(description="Stop trials at a rung at once, instead of letting them wait.", examples=[False])
+]
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1, examples=[0.25])]
+
+
+class AnySearcher(Fields):
+    """What all searchers have."""
+
+    name: str = Field(examples=["random"])
+    metric: str = Field(
+        min_length=1, description="The metric of validation that ranks trials.", examples=["accuracy"]
+    )
+    smaller_is_better: bool | None = Field(
+        default=None, description="Direction of the metric; known metrics know theirs.", examples=[True]
+    )
+
+
+class Single(AnySearcher):
+    """One trial, of constants."""
+
+    name: Literal["single"] = Field(examples=["single"])
+    max_length: Length | None = Field(default=None, examples=[{"epochs": 8}])
+
+
+class Random(AnySearcher):
+    """Points drawn at random, each trained for the full length."""
+
+    name: Literal["random"] = Field(examples=["random"])
+    max_trials: Trials
+    max_length: Length | None = Field(default=None, examples=[{"epochs": 8}])
+    max_concurrent_trials: AtOnce = 16
+
+
+class Grid(AnySearcher):
+    """Every point of the grid that counts and categories make."""
+
+    name: Literal["grid"] = Field(examples=["grid"])
+    max_length: Length | None = Field(default=None, examples=[{"epochs": 8}])
+    max_concurrent_trials: AtOnce = 16
+
+
+class AdaptiveAsha(AnySearcher):
+    """Asynchronous successive halving in several brackets at once."""
+
+    name: Literal["adaptive_asha"] = Field(examples=["adaptive_asha"])
+    max_trials: Trials
+    max_length: Length
+    mode: Literal["aggressive", "standard", "conservative"] = Field(
+        default="standard", description="How early bad trials are stopped.", examples=["standard"]
+    )
+    divisor: Divisor = 4.0
+    max_rungs: int = Field(default=5, ge=1, description="Rungs of a bracket, at most.", examples=[5])
+    bracket_rungs: list[Annotated[int, Field(ge=1)]] = Field(
+        default=[], description="Rungs of each bracket, in place of mode and max_rungs.", examples=[[1, 2, 3]]
+    )
+    max_concurrent_trials: AtOnce = 16
+    stop_once: StopOnce = False
+
+
+class AsyncHalving(AnySearcher):
+    """Asynchronous successive halving in one bracket."""
+
+    name: Literal["async_halving"] = Field(examples=["async_halving"])
+    max_trials: Trials
+    num_rungs: int = Field(ge=1, description="Lengths at which trials are compared.", examples=[3])
+    max_length: Length
+    divisor: Divisor = 4.0
+    max_concurrent_trials: AtOnce = 16
+    stop_once: StopOnce = False
+
+
+class Replace(Fields):
+    """Which trials of a population are replaced after a round."""
+
+    truncate_fraction: float = Field(
+        ge=0, le=0.5, description="Share of the population that is replaced.", examples=[0.25]
+    )
+
+
+class Explore(Fields):
+    """How the hyperparameters of a copy differ from those of its source."""
+
+    resample_probability: Share = Field(
+        default=0.25, description="Probability that a hyperparameter is drawn anew."
+    )
+    perturb_factor: Share = Field(default=0.2, description="Share by which a number changes otherwise.")
+
+
+class Pbt(AnySearcher):
+    """Population-based training: after each round the worst trials become copies of the best."""
+
+    name: Literal["pbt"] = Field(examples=["pbt"])
+    population_size: int = Field(ge=1, description="Trials at once.", examples=[16])
+    num_rounds: int = Field(ge=1, description="Rounds in all.", examples=[8])
+    length_per_round: Length
+    replace_function: Replace = Field(examples=[{"truncate_fraction": 0.25}])
+    explore_function: Explore = Field(default=Explore(), examples=[{"resample_probability": 0.25}])
+
+
+SEARCHERS: dict[str, type[AnySearcher]] = {
+    "single": Single,
+    "random": Random,
+    "grid": Grid,
+    "adaptive_asha": AdaptiveAsha,
+    "async_halving": AsyncHalving,
+    "pbt": Pbt,
+}
+
+
+def _tag(value: Any) -> str | None:
+    """The tag of a searcher; without a name, of the one that has most of the fields; None: an unknown name."""
+    if isinstance(value, AnySearcher):
+        return f"<{value.name}>"
+    if not isinstance(value, dict) or "name" not in value:
+        given = set(value) if isinstance(value, dict) else set()
+        fitting = max(SEARCHERS, key=lambda name: len(given & SEARCHERS[name].model_fields.keys()))
+        return f"<{fitting}>"
+    return f"<{value['name']}>" if value["name"] in tuple(SEARCHERS) else None
+
+
+SearcherConfig: TypeAlias = Annotated[
+    Annotated[Single, Tag("<single>")]
+    | Annotated[Random, Tag("<random>")]
+    | Annotated[Grid, Tag("<grid>")]
+    | Annotated[AdaptiveAsha, Tag("<adaptive_asha>")]
+    | Annotated[AsyncHalving, Tag("<async_halving>")]
+    | Annotated[Pbt, Tag("<pbt>")],
+    Discriminator(_tag, custom_error_type="unknown_searcher", custom_error_message="unknown searcher"),
+]
+
+
+def length_of(config: SearcherConfig) -> dict[Any, int] | None:
+    """How long a trial trains before its searcher is asked for the last time: ``max_length``, or of pbt
+    ``length_per_round``. None: until the trial's own code ends."""
+    return config.length_per_round if isinstance(config, Pbt) else config.max_length
+
+
+def make_searcher(
+    config: SearcherConfig, hyperparameters: dict[str, Any], visits: int, seed: int
+) -> search.Searcher:
+    """The searcher that a configuration describes.
+
+    Args:
+        config, hyperparameters: the configuration's fields of these names.
+        visits: ``length_of(config)`` in visits of a partition.
+        seed: of what the searcher draws.
+
+    Raises:
+        SpaceError: the hyperparameters have fewer different points than there are trials.
+    """
+    if isinstance(config, Grid):
+        grid = search.GridPoints(search_space(hyperparameters, grid=True))
+        return search.FullLength(grid, None, visits, config.max_concurrent_trials or None)
+    space = search_space(hyperparameters)
+    constant = next(dimensions(space), None) is None
+    points = search.ListPoints([space]) if constant else search.RandomPoints(space, seed)
+    match config:
+        case Single():
+            return search.FullLength(points, 1, visits)
+        case Random():
+            return search.FullLength(points, config.max_trials, visits, config.max_concurrent_trials or None)
+        case Pbt():
+            return search.Pbt(
+                points, space, config.population_size, config.num_rounds, visits, seed=seed,
+                **dict(config.replace_function), **dict(config.explore_function),
+            )  # fmt: skip
+        case AsyncHalving():
+            divisor = checked_divisor(config.divisor)
+            rungs = rungs_in_visits(config.num_rungs, divisor, visits)
+            return search.Asha(
+                points, config.max_trials, rungs, divisor, config.max_concurrent_trials, config.stop_once
+            )
+    divisor = checked_divisor(config.divisor)
+    shares = brackets(
+        config.max_trials, visits, divisor, mode=config.mode, max_rungs=config.max_rungs,
+        bracket_rungs=config.bracket_rungs, max_concurrent=config.max_concurrent_trials,
+    )  # fmt: skip
+    with_rungs = [(share, rungs_in_visits(share.num_rungs, divisor, visits)) for share in shares]
+    return search.AdaptiveAsha(points, with_rungs, divisor, config.max_concurrent_trials, config.stop_once)

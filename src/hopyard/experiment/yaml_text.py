@@ -1,0 +1,256 @@
+"""YAML of configurations, read by the rules of YAML 1.2 (the core schema) into plain values.
+
+``1e-3`` is a number, and neither ``12:30`` nor ``2024-01-31`` becomes anything but a text. Refused is all that readers
+of YAML understand differently, or that JSON cannot hold: the words ``yes``, ``no``, ``on`` and ``off`` without quotes
+(true and false for some readers, texts for others), a key that appears twice, a key that is no text, infinite numbers,
+and values that contain themselves. Anchors, aliases and ``<<`` work.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path as FilePath
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from hopyard.errors import ConfigError
+from hopyard.experiment.problems import Problem, kind_of, problems_error
+from hopyard.search.points import Path
+from hopyard.search.spaces import name_of
+from hopyard.wording import one_line, shortened
+
+LARGEST_CONFIG = 100_000
+"""Values of a configuration at most, aliases counted as what they stand for."""
+
+_TAG = "tag:yaml.org,2002:"
+_NULL = re.compile(r"null|Null|NULL|~|")
+_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(
+    r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
+_AMBIGUOUS = re.compile(r"yes|no|on|off", re.IGNORECASE)
+_RULES = [("null", _NULL), ("bool", _BOOL), ("int", _INT), ("float", _FLOAT), ("merge", re.compile("<<"))]
+
+
+class _Composer(yaml.SafeLoader):  # type: ignore[misc]
+    """Makes nodes of a text, with the tags of YAML 1.2."""
+
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - PyYAML's way
+
+
+class _Writer(yaml.SafeDumper):  # type: ignore[misc]
+    """Quotes texts that readers of YAML 1.1 or of 1.2 would take for something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _name, _pattern in _RULES:
+    _whole = re.compile(f"(?:{_pattern.pattern})\\Z")
+    _Composer.add_implicit_resolver(_TAG + _name, _whole, None)
+    _Writer.add_implicit_resolver(_TAG + _name, _whole, None)
+
+
+def read_yaml(text: str | bytes, source: str) -> Any:
+    """The plain value of a text: dicts with text keys, lists, texts, finite numbers, booleans and None.
+
+    Args:
+        text: YAML; bytes are UTF-8.
+        source: names the text in messages, such as the path of its file.
+
+    Raises:
+        ConfigError: the text is no YAML, or breaks a rule above; with all places that do.
+    """
+    try:
+        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        node = yaml.compose(text, _Composer)
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{source} is no text in UTF-8: byte {error.start} is {text[error.start]:#04x}. "
+            "Save the file as UTF-8."
+        ) from None
+    except yaml.YAMLError as error:
+        raise _no_yaml(str(text), source, error) from None
+    except RecursionError:
+        raise ConfigError(
+            f"{source} is nested too deeply. Write lists and mappings in fewer levels."
+        ) from None
+    if node is None:
+        return None
+    reading = _Reading(source)
+    value = reading.value(node, ())
+    if reading.problems:
+        raise problems_error(source, reading.problems)
+    return value
+
+
+def read_yaml_file(path: str | FilePath) -> dict[str, Any]:
+    """The mapping that a file of YAML holds.
+
+    Raises:
+        ConfigError: the file cannot be read, is empty or holds no mapping; or as ``read_yaml`` does.
+    """
+    try:
+        content = FilePath(path).expanduser().read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}. Name the YAML file of a configuration."
+        ) from None
+    value = read_yaml(content, str(path))
+    if value is None:
+        raise ConfigError(
+            f"{path} is empty, but a configuration is a mapping of fields to values. "
+            "Write a line such as entrypoint: model_def:DigitsTrial."
+        )
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"{path} holds {kind_of(value)}, but a configuration is a mapping of fields to values. "
+            "Write lines such as entrypoint: model_def:DigitsTrial."
+        )
+    return value
+
+
+def write_yaml(value: Any) -> str:
+    """The YAML text of a plain value, which ``read_yaml`` and readers of YAML 1.1 read as that value."""
+    return str(yaml.dump(value, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=100))
+
+
+def inline_yaml(value: Any) -> str:
+    """A plain value as YAML within a line, as a message shows it."""
+    text = yaml.dump(value, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=math.inf,
+                     default_flow_style=True)  # fmt: skip
+    return str(text).removesuffix("...\n").strip()
+
+
+def _no_yaml(text: str, source: str, error: yaml.YAMLError) -> ConfigError:
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:  # a character that no YAML may hold
+        return ConfigError(f"{source} is not YAML: {one_line(str(error))}. Remove that character.")
+    lines = text.splitlines()
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    if "another document" in error.problem:
+        advice = "A configuration is one document: remove the line ---, or what does not belong to it."
+    elif "\t" in line:
+        advice = "Indent by spaces; YAML allows no tabs there."
+    elif "${secret:" in line:
+        advice = "Between { } or [ ], write the reference in quotes: '${secret:NAME}'."
+    else:
+        advice = (
+            "Correct the line; a text that holds ': ' or begins with a sign such as @, % or * needs quotes."
+        )
+    place = f"line {mark.line + 1}, column {mark.column + 1}"
+    return ConfigError(f"{source} is not YAML: {place}: {one_line(str(error.problem))}. {advice}")
+
+
+class _Reading:
+    """Turns the nodes of one text into values, and collects the problems."""
+
+    def __init__(self, source: str) -> None:
+        self.problems: list[Problem] = []
+        self._source = source
+        self._values = 0
+        self._open: list[yaml.Node] = []
+
+    def value(self, node: yaml.Node, path: Path) -> Any:
+        self._values += 1
+        if self._values > LARGEST_CONFIG:
+            raise ConfigError(
+                f"{self._source} holds more than {LARGEST_CONFIG:,} values, with aliases counted as what they stand "
+                "for. Keep data in files of their own, and name their paths in the configuration."
+            )
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        if any(node is above for above in self._open):
+            self._problem(node, path, "contains itself, by an alias. Write the value out.")
+            return None
+        expected = _TAG + ("map" if isinstance(node, yaml.MappingNode) else "seq")
+        if node.tag != expected:
+            self._refuse_tag(node, path)
+            return None
+        self._open.append(node)
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, path)
+            return [self.value(each, (*path, index)) for index, each in enumerate(node.value)]
+        finally:
+            self._open.pop()
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        own: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == _TAG + "merge":
+                merged = self._merged(value_node, path) | merged
+                continue
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != _TAG + "str":
+                written = key_node.value if isinstance(key_node, yaml.ScalarNode) else "of a list or mapping"
+                self._problem(key_node, path, f"has the key {written}, but keys are texts. Put it in quotes.")
+                continue
+            key = self._scalar(key_node, (*path, key_node.value))
+            if key in own:
+                self._problem(
+                    key_node, (*path, key), "is written twice, and only one can be meant. Remove one of them."
+                )
+            own[key] = self.value(value_node, (*path, key))
+        return {**{key: value for key, value in merged.items() if key not in own}, **own}
+
+    def _merged(self, node: yaml.Node, path: Path) -> dict[str, Any]:
+        """The fields that ``<<`` brings; of several mappings the first has precedence."""
+        nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        found: dict[str, Any] = {}
+        for each in nodes:
+            value = self.value(each, path)
+            if isinstance(value, dict):
+                found = value | found
+            elif value is not None:
+                self._problem(each, path, "has << with what is no mapping. Give << an alias of a mapping.")
+        return found
+
+    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+        tag, text = node.tag.removeprefix(_TAG), str(node.value)
+        if tag == "str":
+            if node.style is None and _AMBIGUOUS.fullmatch(text):
+                meaning = "true" if text.lower() in ("yes", "on") else "false"
+                self._problem(
+                    node, path,
+                    f"is {text} without quotes, which some readers of YAML take for {meaning} and others for a text. "
+                    f"Write {meaning}, or '{text}' for the text.",
+                )  # fmt: skip
+            return text
+        if tag == "null" and _NULL.fullmatch(text):
+            return None
+        if tag == "bool" and _BOOL.fullmatch(text):
+            return text.lower() == "true"
+        if tag in ("int", "float") and (number := _number(tag, text)) is not None:
+            if math.isfinite(number):
+                return number
+            shown = shortened(text)
+            self._problem(node, path, f"is {shown}, but numbers are finite. Write the text '{shown}'.")
+            return None
+        self._refuse_tag(node, path)
+        return None
+
+    def _refuse_tag(self, node: yaml.Node, path: Path) -> None:
+        tag = node.tag.replace(_TAG, "!!")
+        self._problem(node, path, f"has the tag {tag}, but holds plain values only. Remove the tag.")
+
+    def _problem(self, node: yaml.Node, path: Path, text: str) -> None:
+        where = f"(line {node.start_mark.line + 1}) "
+        self.problems.append((name_of(path), f"{where if path else where.capitalize()}{one_line(text)}"))
+
+
+def _number(tag: str, text: str) -> int | float | None:
+    """The number that a text stands for; infinite if it is too large to be read, None if it stands for none."""
+    if tag == "int":
+        if not _INT.fullmatch(text):
+            return None
+        digits = text.lstrip("+-")
+        base = {"0o": 8, "0x": 16}.get(digits[:2], 10)
+        return math.inf if len(digits) > 1000 else int(text, base)
+    if not _FLOAT.fullmatch(text):
+        return None
+    lowered = text.lower()
+    return math.inf if lowered.endswith((".inf", ".nan")) else float(text)
