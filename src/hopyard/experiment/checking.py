@@ -38,6 +38,10 @@ _RULES = {
 """What must hold, by the type of Pydantic's error; its context fills the braces."""
 
 
+_WHOLE = ("bind_mounts", "hyperparameters")
+"""Fields whose parts are merged whole, so that no template adds to them."""
+
+
 def problems_of(
     error: ValidationError, parts: Mapping[str, type[Fields]], *, partial: bool = False
 ) -> list[Problem]:
@@ -46,10 +50,13 @@ def problems_of(
     Args:
         parts: the class of each part that has fields of its own, by the last step of the part's path in Pydantic's
             errors: a field, a tag in angle brackets, or "" for the whole.
-        partial: whether fields may be missing.
+        partial: whether fields may be missing that a template could give.
     """
-    found = error.errors(include_url=False)
-    return [_problem(each, parts) for each in found if not (partial and each["type"] == "missing")]
+    return [
+        _problem(each, parts)
+        for each in error.errors(include_url=False)
+        if not (partial and each["type"] == "missing" and each["loc"][0] not in _WHOLE)
+    ]
 
 
 def _problem(error: ErrorDetails, parts: Mapping[str, type[Fields]]) -> Problem:

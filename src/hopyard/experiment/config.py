@@ -29,7 +29,7 @@ from hopyard.experiment.merging import merge, override
 from hopyard.experiment.problems import Problem, kind_of, problems_error
 from hopyard.experiment.searchers import SEARCHERS, Explore, Grid, Pbt, Replace, SearcherConfig, Single
 from hopyard.experiment.secrets import credentials_in, problems_of_references
-from hopyard.experiment.yaml_text import read_yaml_file, write_yaml
+from hopyard.experiment.yaml_text import inline_yaml, read_yaml_file, write_yaml
 from hopyard.search.points import LARGEST_GRID, num_points
 from hopyard.wording import brief, counted
 
@@ -200,8 +200,16 @@ class ExperimentConfig(Fields):
         return write_yaml(self.written())
 
     def warnings(self) -> list[Problem]:
-        """What is allowed, but hardly meant: credentials in plain sight, values in place of exponents."""
-        return [*credentials_in(self.written()), *warnings_of_logs(self.written().get("hyperparameters"))]
+        """What is allowed, but hardly meant: credentials in plain sight, values in place of exponents, a better
+        direction that is the worse one of a known metric."""
+        fields = self.written()
+        warnings = [*credentials_in(fields), *warnings_of_logs(fields.get("hyperparameters"))]
+        metric, smaller = self.searcher.metric, self.searcher.smaller_is_better
+        if smaller is not None and _known_mode(metric) not in (None, self.mode):
+            better = "more" if smaller else "less"
+            rule = f"is {inline_yaml(smaller)}, but {better} of {metric!r} is better. Write {inline_yaml(not smaller)}."
+            warnings.append(("searcher.smaller_is_better", rule))
+        return warnings
 
 
 _WITHOUT_RESULTS = {"name", "description", "labels", "checkpoints", "max_restarts", "grace", "resources"}
@@ -271,13 +279,19 @@ def check_written(config: Mapping[str, Any], source: str = "the configuration") 
     Raises:
         ConfigError: with all problems, each with the path of its field.
     """
+    problems = problems_of_written(config)
+    if problems:
+        raise problems_error(source, problems)
+
+
+def problems_of_written(config: Mapping[str, Any]) -> list[Problem]:
+    """The problems for which ``check_written`` raises."""
     problems = problems_of_references(config)
     try:
         ExperimentConfig.model_validate(config)
     except ValidationError as error:
         problems += problems_of(error, _PARTS, partial=True)
-    if problems:
-        raise problems_error(source, problems)
+    return problems
 
 
 def complete(config: Mapping[str, Any], source: str = "the configuration") -> ExperimentConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hopyard.search.points import Path
 
+_AZURE = "Set the environment variables AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY."
 _DEVICES = "Workers are processes of the machine's own, with all its devices. Leave it out."
 _IMAGE = "No containers are started: trials run where Hopyard is installed. Install packages there."
 _QUEUE = "The queue of the cluster decides: give it to Slurm, Kueue, Ray or Spark."
@@ -11,7 +12,7 @@ _STORAGE = (
     "States go to the store that the experiment is created in, a directory or an address such as s3://bucket/prefix. "
     "Name it when you create the experiment."
 )
-_WARM = "Write `hopyard experiment fork --warm-start`, which begins from the weights of a trial."
+_WARM = "Use `hopyard experiment fork --warm-start`, which begins from the weights of a trial."
 
 ADVICE = {
     "version": "There is one form of configuration. Leave it out.",
@@ -24,6 +25,12 @@ ADVICE = {
     "checkpoint_storage.save_experiment_best": "Write checkpoints: {keep: best, keep_n: N}.",
     "checkpoint_storage.save_trial_best": "Write checkpoints: {keep: all}, which keeps the best weights of each trial.",
     "checkpoint_storage.save_trial_latest": "Write checkpoints: {keep: all}, which keeps the last state of each trial.",
+    "checkpoint_storage.access_key": "Set the environment variable AWS_ACCESS_KEY_ID.",
+    "checkpoint_storage.secret_key": "Set the environment variable AWS_SECRET_ACCESS_KEY.",
+    "checkpoint_storage.endpoint_url": "Set the environment variable AWS_ENDPOINT_URL.",
+    "checkpoint_storage.connection_string": _AZURE,
+    "checkpoint_storage.account_url": _AZURE,
+    "checkpoint_storage.credential": _AZURE,
     "debug": "Look at `hopyard experiment logs`.",
     "environment.image": _IMAGE,
     "environment.force_pull_image": _IMAGE,
