@@ -20,13 +20,11 @@ from hopyard.wording import brief, listed, nearest
 _RULES = {
     "bool_type": "true or false",
     "dict_type": "a mapping",
-    "finite_number": "a finite number",
     "float_type": "a number",
     "greater_than": "above {gt}",
     "greater_than_equal": "at least {ge}",
     "int_from_float": "a whole number",
     "int_type": "a whole number",
-    "invalid-json-value": "a plain value: a text, a number, true, false, null, a list or a mapping",
     "less_than_equal": "at most {le}",
     "list_type": "a list",
     "literal_error": "{expected}",
@@ -75,8 +73,11 @@ def _problem(error: ErrorDetails, parts: Mapping[str, type[Fields]]) -> Problem:
     if kind == "extra_forbidden":
         names = [step for step in steps[:-1] if isinstance(step, str)]
         return where, _unknown_field(path, parts[names[-1] if names else ""])
-    if steps[-1] == "[key]":
-        return where, _bad_key(kind)
+    if kind == "literal_error" and steps[-1] == "[key]":
+        return where, "is no unit of length, which are batches, records and epochs. Write {epochs: 8}."
+    if kind == "string_pattern_mismatch":
+        rule = "is no name of a variable, which has letters, digits and _, and no digit at first. Rename it."
+        return where, rule
     advice = _advice(steps, parts)
     if kind == "missing":
         return where, f"is missing. {advice}"
@@ -103,23 +104,18 @@ def _unknown_field(path: Path, part: type[Fields]) -> str:
     advice = advice_for(path)
     if advice is not None:
         return f"is a field of Determined that has no meaning here. {advice}"
+    searchers = [name for name, each in SEARCHERS.items() if path[-1] in each.model_fields]
+    if path[:-1] == ("searcher",) and searchers:
+        return (
+            f"is no field of this searcher, but of {', '.join(searchers)}. Remove it, or name one of these."
+        )
     known = tuple(part.model_fields)
     hint = nearest(str(path[-1]), known, f"; there are {', '.join(known)}.")
     return f"is no field{hint} Rename or remove it."
 
 
-def _bad_key(kind: str) -> str:
-    if kind == "literal_error":
-        return "is no unit of length, which are batches, records and epochs. Write {epochs: 8}."
-    if kind == "string_pattern_mismatch":
-        return "is no name of a variable, which has letters, digits and _, and no digit at first. Rename it."
-    return "is a key that is no text. Put it in quotes."
-
-
 def _advice(steps: tuple[str | int, ...], parts: Mapping[str, type[Fields]]) -> str:
     """A line to write: the example of the nearest field that has one; users' own names have none."""
-    if steps[0] == "data" and len(steps) > 1:
-        return "Convert it."
     if steps[:2] == ("environment", "environment_variables") and len(steps) > 2:
         return "Put it in quotes."
     names = [step for step in reversed(steps) if isinstance(step, str)]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationError, WrapValidator, model_validator
 
-from hopyard.errors import ConfigError, SpaceError
+from hopyard.errors import SpaceError
 from hopyard.experiment.checking import problems_of
 from hopyard.experiment.hyperparameters import (
     TYPED,
@@ -26,7 +26,7 @@ from hopyard.experiment.hyperparameters import (
     warnings_of_logs,
 )
 from hopyard.experiment.merging import merge, override
-from hopyard.experiment.problems import Problem, kind_of, problems_error
+from hopyard.experiment.problems import Problem, kind_of, no_mapping, problems_error, problems_of_objects
 from hopyard.experiment.searchers import SEARCHERS, Explore, Grid, Pbt, Replace, SearcherConfig, Single
 from hopyard.experiment.secrets import credentials_in, problems_of_references
 from hopyard.experiment.yaml_text import inline_yaml, read_yaml_file, write_yaml
@@ -243,15 +243,8 @@ def read_config(
     config = read_yaml_file(path)
     named = config.pop("template", None)
     if named is not None and not isinstance(named, str):
-        raise problems_error(
-            str(path),
-            [
-                (
-                    "template",
-                    f"is {kind_of(named)}, but it must be the path of a file. Write template: base.yaml.",
-                )
-            ],
-        )
+        rule = f"is {kind_of(named)}, but it must be the path of a file. Write template: base.yaml."
+        raise problems_error(str(path), [("template", rule)])
     source = str(path)
     if template is None and named is not None:
         template = FilePath(path).expanduser().parent / FilePath(named).expanduser()
@@ -279,6 +272,7 @@ def check_written(config: Mapping[str, Any], source: str = "the configuration") 
     Raises:
         ConfigError: with all problems, each with the path of its field.
     """
+    _check_plain(config, source)
     problems = problems_of_written(config)
     if problems:
         raise problems_error(source, problems)
@@ -304,11 +298,7 @@ def complete(config: Mapping[str, Any], source: str = "the configuration") -> Ex
     Raises:
         ConfigError: with all problems, each with the path of its field.
     """
-    if not isinstance(config, Mapping):
-        raise ConfigError(
-            f"{source} is {kind_of(config)}, but a configuration is a mapping of fields to values. Write one with at "
-            "least entrypoint and searcher."
-        )
+    _check_plain(config, source)
     problems = problems_of_references(config)
     made = None
     try:
@@ -335,6 +325,14 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
 
 
+def _check_plain(config: Any, source: str) -> None:
+    """Raise ConfigError unless the configuration is a mapping of plain values."""
+    if not isinstance(config, dict):
+        raise no_mapping(source, config)
+    if problems := list(problems_of_objects(config)):
+        raise problems_error(source, problems)
+
+
 def _problems_between(config: Mapping[str, Any]) -> list[Problem]:
     """Problems between fields, as they are written."""
     searcher = config.get("searcher")
@@ -346,12 +344,8 @@ def _problems_between(config: Mapping[str, Any]) -> list[Problem]:
     if searcher.get("name") == "single":
         problems = problems_of_single(hyperparameters)
     metric = searcher.get("metric")
-    if (
-        isinstance(metric, str)
-        and metric
-        and searcher.get("smaller_is_better") is None
-        and not _known_mode(metric)
-    ):
+    given = searcher.get("smaller_is_better") is not None
+    if isinstance(metric, str) and metric and not given and _known_mode(metric) is None:
         rule = f"is missing, and it is not known whether less of {metric!r} is better. Write true or false."
         problems.append(("searcher.smaller_is_better", rule))
     return problems

@@ -13,11 +13,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from hopyard.errors import ConfigError
 from hopyard.experiment.config import ExperimentConfig, problems_of_written
 from hopyard.experiment.determined import ADVICE, advice_for
 from hopyard.experiment.hyperparameters import problems_of_single
-from hopyard.experiment.problems import Problem, kind_of, problems_error
+from hopyard.experiment.problems import Problem, no_mapping, problems_error
 from hopyard.experiment.searchers import SEARCHERS
 from hopyard.experiment.yaml_text import read_yaml, write_yaml
 from hopyard.search.points import Path
@@ -61,10 +60,7 @@ def convert(text: str | bytes, source: str = "the configuration") -> tuple[str, 
     """
     given = read_yaml(text, source)
     if not isinstance(given, dict):
-        raise ConfigError(
-            f"{source} is {kind_of(given)}, but a configuration is a mapping of fields to values. Give the YAML file "
-            "of an experiment."
-        )
+        raise no_mapping(source, given)
     conversion = _Conversion(given)
     conversion.run()
     problems = conversion.problems + problems_of_written(conversion.made)
@@ -166,9 +162,13 @@ class _Conversion:
         self.made["bind_mounts"] = made
 
     def _take_hyperparameters(self) -> None:
-        if "hyperparameters" in self._left:
-            given = self._left.pop("hyperparameters")
-            self.made["hyperparameters"] = self._hyperparameter(given, ("hyperparameters",))
+        given = self._left.pop("hyperparameters", None)
+        if isinstance(given, dict):  # of which one may be called "type"
+            given = {
+                name: self._hyperparameter(each, ("hyperparameters", name)) for name, each in given.items()
+            }
+        if given is not None:
+            self.made["hyperparameters"] = given
 
     def _hyperparameter(self, value: Any, path: Path) -> Any:
         if isinstance(value, list):

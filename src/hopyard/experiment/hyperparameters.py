@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import (
@@ -232,7 +233,7 @@ def problems_of_grid(hyperparameters: Any) -> list[Problem]:
             name_of(path),
             "has no count, but the searcher is grid, which must know how many values to try. Write count: 5.",
         )
-        for path, fields in _typed(hyperparameters, ("hyperparameters",))
+        for path, fields in _typed_among(hyperparameters)
         if fields["type"] in ("int", "double", "log") and fields.get("count") is None
     ]
 
@@ -247,7 +248,7 @@ def problems_of_single(hyperparameters: Any) -> list[Problem]:
                 " in place of the mapping, or {name: random, max_trials: 1, ...} as the searcher."
             ),
         )
-        for path, fields in _typed(hyperparameters, ("hyperparameters",))
+        for path, fields in _typed_among(hyperparameters)
         if fields["type"] != "const"
     ]
 
@@ -255,7 +256,7 @@ def problems_of_single(hyperparameters: Any) -> list[Problem]:
 def warnings_of_logs(hyperparameters: Any) -> list[Problem]:
     """A warning for each log whose exponents, all between 0 and 1, look like values."""
     warnings: list[Problem] = []
-    for path, fields in _typed(hyperparameters, ("hyperparameters",)):
+    for path, fields in _typed_among(hyperparameters):
         if fields["type"] == "log" and 0 < fields["minval"] < fields["maxval"] < 1:
             low, high, base = fields["minval"], fields["maxval"], fields.get("base", 10)
             rule = (
@@ -267,8 +268,14 @@ def warnings_of_logs(hyperparameters: Any) -> list[Problem]:
     return warnings
 
 
+def _typed_among(hyperparameters: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The hyperparameters with a known type, as they are written, and their paths."""
+    if isinstance(hyperparameters, dict):  # of which one may be called "type"
+        for name, value in hyperparameters.items():
+            yield from _typed(value, ("hyperparameters", name))
+
+
 def _typed(value: Any, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The hyperparameters with a known type, as they are written."""
     if isinstance(value, dict) and "type" in value:
         if value["type"] in TYPES:
             yield path, value
@@ -299,10 +306,9 @@ def _counted(count: int | None) -> int:
 
 
 def _spread(low: float, high: float, count: int) -> list[float]:
-    """``count`` numbers from ``low`` to ``high`` at equal distances; one is the middle."""
-    if count == 1:
-        return [low / 2 + high / 2]
-    return [low * (1 - index / (count - 1)) + high * (index / (count - 1)) for index in range(count)]
+    """``count`` numbers from ``low`` to ``high`` at equal distances, each rounded once; one is the middle."""
+    shares = [Fraction(index, count - 1) for index in range(count)] if count > 1 else [Fraction(1, 2)]
+    return [float(Fraction(low) + (Fraction(high) - Fraction(low)) * share) for share in shares]
 
 
 def _distinct(values: list[float]) -> list[float]:

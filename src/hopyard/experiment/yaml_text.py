@@ -16,7 +16,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from hopyard.errors import ConfigError
-from hopyard.experiment.problems import Problem, kind_of, problems_error
+from hopyard.experiment.problems import Problem, no_mapping, problems_error
 from hopyard.search.points import Path
 from hopyard.search.spaces import name_of
 from hopyard.wording import one_line, shortened
@@ -106,10 +106,7 @@ def read_yaml_file(path: str | FilePath) -> dict[str, Any]:
             "Write a line such as entrypoint: model_def:DigitsTrial."
         )
     if not isinstance(value, dict):
-        raise ConfigError(
-            f"{path} holds {kind_of(value)}, but a configuration is a mapping of fields to values. "
-            "Write lines such as entrypoint: model_def:DigitsTrial."
-        )
+        raise no_mapping(str(path), value)
     return value
 
 
@@ -238,8 +235,7 @@ class _Reading:
         self._problem(node, path, f"has the tag {tag}, but holds plain values only. Remove the tag.")
 
     def _problem(self, node: yaml.Node, path: Path, text: str) -> None:
-        where = f"(line {node.start_mark.line + 1}) "
-        self.problems.append((name_of(path), f"{where if path else where.capitalize()}{one_line(text)}"))
+        self.problems.append((name_of(path), f"(line {node.start_mark.line + 1}) {one_line(text)}"))
 
 
 def _number(tag: str, text: str) -> int | float | None:
