@@ -307,7 +307,7 @@ class _Walk:
 
     def _problem_of_link(self, path: str, target: str) -> str | None:
         if not (self.root / path).parent.joinpath(target).resolve().is_relative_to(self.root.resolve()):
-            return f"is a link out of the directory, to {target}; copy what it leads to, or have bind_mounts for it"
+            return f"is a link out of the directory, to {target}; put a copy there, or use bind_mounts"
         if target.startswith("/"):
             return f"is a link to {target}, which is no place on other machines; make it relative (ln -sr)"
         return None
