@@ -289,15 +289,29 @@ def test_files_and_directories_that_cannot_be_read_are_named(somebody: Path) -> 
     assert listing(directory).files == 2
 
 
-def test_a_file_that_changes_while_it_is_read(example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def growing(fd: int) -> os.stat_result:
+def _append(file: Path) -> None:
+    """Let the file grow, with the time that it had."""
+    status = file.stat()
+    file.write_bytes(file.read_bytes() + b"3,4\n")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _replace(file: Path) -> None:
+    file.write_bytes(b"a,b\n3,4\n")
+    os.utime(file, (1e9, 1e9))
+
+
+@pytest.mark.parametrize("change", [_append, _replace])
+def test_a_file_that_changes_while_it_is_read(
+    change: Callable[[Path], None], example: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changing(fd: int) -> os.stat_result:
         status = os.fstat(fd)
-        with (example / "data.csv").open("ab") as file:
-            file.write(b"3,4\n")
+        change(example / "data.csv")
         return status
 
     class Os:
-        fstat = staticmethod(growing)
+        fstat = staticmethod(changing)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(os, name)
@@ -506,13 +520,10 @@ def test_no_member_leaves_the_directory(member: tuple[str, bytes, str], problem:
 
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     store = MemoryStore()
-    index = [
-        ["a", "link", "b"],
-        ["a/evil", "file", False, digest(b"", "hopyard.definition")],
-        ["b", "directory", ""],
-    ]
+    evil = digest(b"", "hopyard.definition")
+    index = [["b", "directory", ""], ["a", "link", "b"], ["a/evil", "file", False, evil]]
     name = digest_json(index, "hopyard.definition")
-    members = (("a", tarfile.SYMTYPE, "b"), ("a/evil", tarfile.REGTYPE, ""), ("b", tarfile.DIRTYPE, ""))
+    members = (("b", tarfile.DIRTYPE, ""), ("a", tarfile.SYMTYPE, "b"), ("a/evil", tarfile.REGTYPE, ""))
     store.put(f"definition/{name}.tar", archive(*members))
     with pytest.raises(StorageError):
         unpack(store, name, tmp_path / "trial")
