@@ -22,7 +22,7 @@ from tests.web_servers import send, serving
 
 from hopyard.errors import CorruptError, DataError, NotFoundError, UsageError
 from hopyard.experiment import streams
-from hopyard.experiment.remote import RemoteObject
+from hopyard.experiment.remote import REQUEST, RemoteObject
 from hopyard.experiment.streams import Stream, stream
 from hopyard.storage import MemoryStore, Store, open_store
 from hopyard.storage.wrappers import CountingStore
@@ -46,7 +46,7 @@ def of_store(
     """A stream over objects that are put into the store, which may count or hold requests."""
     for number, data in enumerate(objects):
         store.put(f"part-{number}", data)
-    there = [RemoteObject(store, f"part-{number}", len(data)) for number, data in enumerate(objects)]
+    there = [RemoteObject(store, f"part-{number}", len(data), REQUEST) for number, data in enumerate(objects)]
     sizes = [len(data) for data in objects]
     if record is None:
         return Stream(there, streams._WholeObjects(sizes), bytes)

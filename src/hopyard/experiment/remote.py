@@ -52,15 +52,15 @@ class RemoteObject:
     Attributes:
         store, name: the store, and the object's name there.
         size: bytes.
-        version: of the object; None: unknown, or not asked for.
         request: bytes that one request may ask for; all, where the server gives no ranges.
+        version: of the object; None: unknown, or not asked for.
     """
 
     store: Store
     name: str
     size: int
+    request: int
     version: str | None = None
-    request: int = REQUEST
 
     @property
     def url(self) -> str:
@@ -142,7 +142,7 @@ def find(
     store, key = _place(text, {} if stores is None else stores)
     if patterns and is_wild(key):
         names = _matching(store, key)
-        objects = [RemoteObject(store, entry.name, entry.size) for entry in names]
+        objects = [RemoteObject(store, entry.name, entry.size, REQUEST) for entry in names]
         if not objects:
             raise NotFoundError(f"no object matches {text}. Correct the pattern, or put the objects there.")
         return Found(text, tuple(objects))
@@ -151,7 +151,7 @@ def find(
     folder = key.rstrip("/")
     if key and key == folder and (found := look(store, key)) is not None:
         return Found(text, (found,))
-    below = tuple(RemoteObject(store, entry.name, entry.size) for entry in store.list(folder))
+    below = tuple(RemoteObject(store, entry.name, entry.size, REQUEST) for entry in store.list(folder))
     if not below:
         what = f"object {text}, and none below it" if key == folder and key else f"object below {text}"
         raise NotFoundError(f"there is no {what}. Correct the URL, or put the object there.")
@@ -166,7 +166,7 @@ def look(store: Store, name: str) -> RemoteObject | None:
         part = store.read(name, -1)
     except NotFoundError:
         return None
-    return RemoteObject(store, name, part.size, part.version)
+    return RemoteObject(store, name, part.size, REQUEST, part.version)
 
 
 def local_path(url: str | os.PathLike[str]) -> Path | None:
@@ -277,7 +277,7 @@ class WebStore(Store):
                 f"{self._base}/{name}: the server tells neither ETag nor Last-Modified, so that a change of the object "
                 "is only noticed if its length changes, too."
             )
-        return RemoteObject(self, name, part.size, part.version, REQUEST if has_ranges else max(part.size, 1))
+        return RemoteObject(self, name, part.size, REQUEST if has_ranges else max(part.size, 1), part.version)
 
     def receive(self, name: str, start: int, length: int, keep: Callable[[int, memoryview], object]) -> Part:
         return self._asked(name, start, length, keep)[0]
