@@ -101,6 +101,7 @@ def test_objects_of_python_are_no_values() -> None:
 
 # Fields of Determined
 
+
 @pytest.mark.parametrize("field", sorted(ADVICE))
 def test_a_field_of_determined_is_refused_by_name(field: str) -> None:
     """With what to use instead, never dropped."""
@@ -154,7 +155,7 @@ def test_known_metrics_know_their_direction(metric: str, smaller: bool | None, m
         {"grace": 1},
         {"resources": {"workers": 8}},
         {"seed": 0},
-        {"searcher": {**SMALLEST["searcher"], "max_length": None}},
+        {"searcher": {**SMALLEST["searcher"], "max_length": None, "smaller_is_better": True}},
     ],
 )
 def test_what_decides_no_result_is_no_setting(change: dict[str, Any]) -> None:

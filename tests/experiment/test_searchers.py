@@ -28,6 +28,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
      HYPERPARAMETERS),
     ({"name": "grid", **COMMON, "max_length": {"epochs": 9}}, HYPERPARAMETERS),
     ({"name": "grid", **COMMON, "max_length": {"epochs": 9}}, {"constant": 5}),
+    ({"name": "grid", **COMMON, "max_length": {"epochs": 9}}, {}),
     ({"name": "async_halving", **COMMON, "max_trials": 12, "num_rungs": 3, "divisor": 3, "max_length": {"batches": 9}},
      HYPERPARAMETERS),
     ({"name": "async_halving", **COMMON, "max_trials": 12, "num_rungs": 3, "divisor": 3, "max_length": {"batches": 9},

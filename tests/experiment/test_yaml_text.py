@@ -21,7 +21,22 @@ PLAIN = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text()
     | st.sampled_from(
-        ["yes", "Off", "1e-3", "0o17", "010", "1:30", "2024-01-31", "~", "", "<<", "=", "1_000", "- a: b"]
+        [
+            "yes",
+            "Off",
+            "1e-3",
+            "0o17",
+            "010",
+            "1:30",
+            "2024-01-31",
+            "~",
+            "",
+            "<<",
+            "=",
+            "1_000",
+            "- a: b",
+            "a\x85\u2028b",
+        ]
     ),
     lambda values: st.lists(values, max_size=4) | st.dictionaries(st.text(), values, max_size=4),
     max_leaves=12,

@@ -12,10 +12,10 @@ from hopyard.experiment.determined import advice_for
 from hopyard.experiment.hyperparameters import TYPES, Fields
 from hopyard.experiment.problems import Problem, kind_of
 from hopyard.experiment.searchers import SEARCHERS
-from hopyard.experiment.yaml_text import inline_yaml
+from hopyard.experiment.yaml_text import inline_yaml, shown_yaml
 from hopyard.search.points import Path
 from hopyard.search.spaces import name_of
-from hopyard.wording import brief, listed, nearest
+from hopyard.wording import listed, nearest
 
 _RULES = {
     "bool_type": "true or false",
@@ -33,7 +33,7 @@ _RULES = {
     "string_type": "a text",
     "too_short": "a list of at least one value",
 }
-"""What must hold, by the type of Pydantic's error; its context fills the braces."""
+"""Rules by the types of Pydantic's errors, whose contexts fill the braces."""
 
 
 _WHOLE = ("bind_mounts", "hyperparameters")
@@ -87,7 +87,7 @@ def _problem(error: ErrorDetails, parts: Mapping[str, type[Fields]]) -> Problem:
     bounds = {name: f"{bound:.12g}" if isinstance(bound, float) else bound for name, bound in context.items()}
     rule = _RULES.get(kind, error["msg"].removeprefix("Input should be ")).format(**bounds)
     # Values of these may be secrets.
-    shown = kind_of(value) if path[:1] in (("data",), ("environment",)) else brief(value)
+    shown = kind_of(value) if path[:1] in (("data",), ("environment",)) else shown_yaml(value)
     return where, f"is {shown}, but it must be {rule}. {advice}"
 
 
@@ -97,7 +97,9 @@ def _is_mark(step: str | int) -> bool:
 
 
 def _no_option(value: Any, options: tuple[str, ...]) -> str:
-    return f"is {brief(value)}, but it must be one of {listed(options)}{nearest(str(value), options, '.')}"
+    return (
+        f"is {shown_yaml(value)}, but it must be one of {listed(options)}{nearest(str(value), options, '.')}"
+    )
 
 
 def _unknown_field(path: Path, part: type[Fields]) -> str:

@@ -1,8 +1,8 @@
 """The configuration of an experiment: one YAML file, checked in two steps.
 
-``check_written`` looks at what was written, also in a template that has only some fields: types, rules, unknown fields.
-``complete`` looks at a whole configuration: also at what is missing where there is no default, and at rules between the
-searcher and the hyperparameters. Both tell all problems at once, each with the path of its field.
+``check_written`` checks the fields that were written, also of a template that has only some: types, rules, unknown
+fields. ``complete`` checks a whole configuration: also that no field without a default is missing, and the rules
+between searcher and hyperparameters. Both tell all problems at once, each with the path of the field.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hopyard.experiment.merging import merge, override
 from hopyard.experiment.problems import Problem, kind_of, no_mapping, problems_error, problems_of_objects
 from hopyard.experiment.searchers import SEARCHERS, Explore, Grid, Pbt, Replace, SearcherConfig, Single
 from hopyard.experiment.secrets import credentials_in, problems_of_references
-from hopyard.experiment.yaml_text import inline_yaml, read_yaml_file, write_yaml
+from hopyard.experiment.yaml_text import inline_yaml, read_yaml_file, shown_yaml, write_yaml
 from hopyard.search.points import LARGEST_GRID, num_points
 from hopyard.wording import brief, counted
 
@@ -71,7 +71,7 @@ def _every(value: Any, handler: Any) -> Any:
         return handler(value)
     except ValidationError:
         raise ValueError(
-            f"is {brief(value)}, but it must be unit, epoch or a number of seconds above 0. Write every: epoch."
+            f"is {shown_yaml(value)}, but it must be unit, epoch or a number of seconds above 0. Write every: epoch."
         ) from None
 
 
@@ -90,7 +90,7 @@ class BindMount(Fields):
 
 
 class Checkpoints(Fields):
-    """Which states of trials are kept, and how often they are made durable; as in ``hopyard.tune``."""
+    """Retention of the states of trials, and how often states are made durable; as in ``hopyard.tune``."""
 
     keep: Literal["completed", "best", "all"] = Field(
         default="completed",
@@ -115,7 +115,7 @@ class Checkpoints(Fields):
 
 
 class Resources(Fields):
-    """What trials run on."""
+    """Processes that train."""
 
     slots_per_trial: int = Field(default=1, ge=1, description="Processes that train one trial.", examples=[2])
     workers: int | None = Field(
@@ -182,26 +182,29 @@ class ExperimentConfig(Fields):
     def mode(self) -> str:
         """``"min"`` or ``"max"``: whether less or more of the searcher's metric is better."""
         smaller = self.searcher.smaller_is_better
-        return (_known_mode(self.searcher.metric) or "") if smaller is None else "min" if smaller else "max"
+        known = _known_mode(self.searcher.metric) if smaller is None else "min" if smaller else "max"
+        assert known is not None  # `complete` has looked
+        return known
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What decides the results, as a JSON value with all defaults, for the identity of an experiment."""
+        """The fields that decide results, with all defaults, as a JSON value for the identity of an experiment."""
         fields = self.model_dump(mode="json", exclude=_WITHOUT_RESULTS)
+        fields["searcher"]["smaller_is_better"] = self.mode == "min"
         return fields | {"resources": {"slots_per_trial": self.resources.slots_per_trial}}
 
     def written(self) -> dict[str, Any]:
-        """What was written, as a JSON value without the defaults; ``complete`` makes the same configuration of it."""
+        """The fields that were written, as a JSON value; ``complete`` makes the same configuration of it."""
         fields: dict[str, Any] = self.model_dump(mode="json", exclude_unset=True)
         return fields
 
     def to_yaml(self) -> str:
-        """What was written, as YAML: one file, also where there was a template. It has no comments."""
+        """The fields that were written, as YAML without comments; those of a template are among them."""
         return write_yaml(self.written())
 
     def warnings(self) -> list[Problem]:
-        """What is allowed, but hardly meant: credentials in plain sight, values in place of exponents, a better
-        direction that is the worse one of a known metric."""
+        """Warnings of values that are allowed but hardly meant: credentials in plain sight, values in place of
+        exponents, and the wrong direction of a known metric."""
         fields = self.written()
         warnings = [*credentials_in(fields), *warnings_of_logs(fields.get("hyperparameters"))]
         metric, smaller = self.searcher.metric, self.searcher.smaller_is_better
@@ -263,7 +266,7 @@ def read_config(
 
 
 def check_written(config: Mapping[str, Any], source: str = "the configuration") -> None:
-    """Check what was written; fields may be missing.
+    """Check the fields that were written; others may be missing.
 
     Args:
         config: plain values, as ``read_yaml`` gives them.
@@ -321,6 +324,7 @@ def schema() -> dict[str, Any]:
         "description": "A file that gives what this one does not say; its path from this file's directory.",
         "examples": ["base.yaml"],
     }
+    made["title"], made["description"] = "Experiment", "The configuration of an experiment of Hopyard."
     made["anyOf"] = [{"required": made.pop("required")}, {"required": ["template"]}]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
 
@@ -370,9 +374,10 @@ def _problems_of_number(config: ExperimentConfig) -> list[Problem]:
     trials = getattr(searcher, field)
     if trials <= points:
         return []
+    fewer = f"Write {field}: {points}, or give" if points > 1 or field == "max_trials" else "Give"
     rule = (
-        f"is {trials}, but the hyperparameters have only {counted(points, 'different point')}. Write {field}: {points},"
-        " or give the hyperparameters more values."
+        f"is {trials}, but the hyperparameters have only {counted(points, 'different point')}. {fewer} the "
+        "hyperparameters more values."
     )
     return [(f"searcher.{field}", rule)]
 

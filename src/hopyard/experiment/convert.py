@@ -1,7 +1,8 @@
 """Conversion of a configuration of Determined, of any version from 0.14 to 0.38, into one of ours.
 
-What means the same here is taken over, under our name. What has no counterpart is listed with what to use instead, and
-nothing is dropped without a word: a field that neither happened to is a problem. Null means "not set" to Determined.
+Fields that mean the same here are taken over, under our names. Fields without counterpart are listed, with advice on
+what to use instead. All other fields are problems, so that nothing is dropped without a word. Null means "not set" to
+Determined.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hopyard.experiment.determined import ADVICE, advice_for
 from hopyard.experiment.hyperparameters import problems_of_single
 from hopyard.experiment.problems import Problem, no_mapping, problems_error
 from hopyard.experiment.searchers import SEARCHERS
+from hopyard.experiment.secrets import variable_for
 from hopyard.experiment.yaml_text import read_yaml, write_yaml
 from hopyard.search.points import Path
 from hopyard.search.spaces import name_of
@@ -52,8 +54,8 @@ def convert(text: str | bytes, source: str = "the configuration") -> tuple[str, 
         source: names it in messages, such as the path of its file.
 
     Returns:
-        Our YAML, and for the user what has no counterpart: (path of Determined's field, what to use instead). What the
-        configuration lacked is not in our YAML either: ``complete`` tells.
+        Our YAML, and notes for the user on fields that have no counterpart, or another meaning: (path of Determined's
+        field, advice). Required fields that the text lacks are missing in our YAML, too: ``complete`` tells.
 
     Raises:
         ConfigError: the text is no configuration of Determined, or breaks a rule; with all problems.
@@ -106,7 +108,7 @@ class _Conversion:
         for name, value in secrets.items():
             if not isinstance(value, str):
                 continue
-            variable = re.sub(r"\W", "_", name).upper()
+            variable = variable_for(name)
             secrets[name] = f"${{secret:{variable}}}"
             advice = f"was replaced by a reference. Set the environment variable {variable}, or a line in secrets.yaml."
             self.notes.append((f"data.secrets.{name}", advice))
@@ -245,9 +247,8 @@ class _Conversion:
         time, unit = searcher.pop("max_time"), searcher.pop("time_metric", None)
         made["max_length"] = {unit if unit in _UNITS else "batches": time}
         if made.get("name") in ("adaptive_asha", "async_halving"):
-            made["stop_once"] = searcher.pop(
-                "stop_once", True
-            )  # with max_time, trials at a rung are stopped for good
+            # With max_time Determined stops trials at a rung for good.
+            made["stop_once"] = searcher.pop("stop_once", True)
         if unit not in _UNITS:
             advice = (
                 f"is {brief(unit)}, a metric of the code. Write max_length in batches, records or epochs."

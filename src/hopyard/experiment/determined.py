@@ -86,7 +86,7 @@ ADVICE = {
 
 
 def advice_for(path: Path) -> str | None:
-    """What to use instead of a field of Determined's, or of one within it; None: it is none of these."""
+    """Advice for a field of Determined's, or for one within it; None: the table has neither."""
     names = [step for step in path if isinstance(step, str)]
     prefixes = (".".join(names[:length]) for length in range(len(names), 0, -1))
     return next((ADVICE[prefix] for prefix in prefixes if prefix in ADVICE), None)

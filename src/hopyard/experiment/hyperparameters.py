@@ -129,9 +129,9 @@ class Log(Fields):
             self.dimension()
         except (SpaceError, OverflowError):
             raise ValueError(
-                f"goes from {self.base:g} ** {self.minval:g} to {self.base:g} ** {self.maxval:g}, but minval and "
-                "maxval are exponents, and both powers must be different numbers above 0 that a float can hold. "
-                "Write minval: -4 and maxval: -1 for 0.0001 to 0.1."
+                f"goes from {_digits(self.base)} ** {_digits(self.minval)} to {_digits(self.base)} ** "
+                f"{_digits(self.maxval)}, but minval and maxval are exponents, and both powers must be different "
+                "numbers above 0 that a float can hold. Write minval: -4 and maxval: -1 for 0.0001 to 0.1."
             ) from None
         return self
 
@@ -288,15 +288,18 @@ def _typed(value: Any, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def _check_bounds(minval: float, maxval: float) -> None:
-    if minval >= maxval:
-        advice = (
-            f"Write {minval:g} in place of the mapping for a constant."
-            if minval == maxval
-            else f"Write minval: {maxval:g} and maxval: {minval:g}."
-        )
-        raise ValueError(
-            f"has minval {minval:g} and maxval {maxval:g}, but minval must be less than maxval. {advice}"
-        )
+    if minval < maxval:
+        return
+    given, other = _digits(minval), _digits(maxval)
+    advice = f"Write minval: {other} and maxval: {given}."
+    if minval == maxval:
+        advice = f"Write {given} in place of the mapping for a constant."
+    raise ValueError(f"has minval {given} and maxval {other}, but minval must be less than maxval. {advice}")
+
+
+def _digits(number: float) -> str:
+    """A number as a user writes it: -4, also where Pydantic has made -4.0 of it."""
+    return str(number).removesuffix(".0")
 
 
 def _counted(count: int | None) -> int:

@@ -31,7 +31,7 @@ _STEP = re.compile(r"(?:\A|\.)(?P<name>[^.\[\]]+)|\[(?P<index>\d+)\]")
 
 
 def merge(config: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with what only its template says. Both are plain values, and stay as they are."""
+    """The configuration, and the fields that only the template has. Both are plain values, and stay as they are."""
     merged: dict[str, Any] = _merged(config, template, ())
     return copy.deepcopy(merged)
 

@@ -34,7 +34,7 @@ Share: TypeAlias = Annotated[float, Field(ge=0, le=1, examples=[0.25])]
 
 
 class AnySearcher(Fields):
-    """What all searchers have."""
+    """Fields of all searchers."""
 
     name: str = Field(examples=["random"])
     metric: str = Field(
@@ -100,7 +100,7 @@ class AsyncHalving(AnySearcher):
 
 
 class Replace(Fields):
-    """Which trials of a population are replaced after a round."""
+    """Choice of the trials that are replaced after a round."""
 
     truncate_fraction: float = Field(
         ge=0, le=0.5, description="Share of the population that is replaced.", examples=[0.25]
@@ -108,7 +108,7 @@ class Replace(Fields):
 
 
 class Explore(Fields):
-    """How the hyperparameters of a copy differ from those of its source."""
+    """Changes of the hyperparameters of a copy."""
 
     resample_probability: Share = Field(
         default=0.25, description="Probability that a hyperparameter is drawn anew."
@@ -120,7 +120,7 @@ class Pbt(AnySearcher):
     """Population-based training: after each round the worst trials become copies of the best."""
 
     name: Literal["pbt"] = Field(examples=["pbt"])
-    population_size: int = Field(ge=1, description="Trials at once.", examples=[16])
+    population_size: int = Field(ge=2, description="Trials at once.", examples=[16])
     num_rounds: int = Field(ge=1, description="Rounds in all.", examples=[8])
     length_per_round: Length
     replace_function: Replace = Field(examples=[{"truncate_fraction": 0.25}])
@@ -178,15 +178,15 @@ def make_searcher(
     Raises:
         SpaceError: the hyperparameters have fewer different points than there are trials.
     """
-    if isinstance(config, Grid):
-        grid = search.GridPoints(search_space(hyperparameters, grid=True))
-        return search.FullLength(grid, None, visits, config.max_concurrent_trials or None)
-    space = search_space(hyperparameters)
+    space = search_space(hyperparameters, grid=isinstance(config, Grid))
     constant = next(dimensions(space), None) is None
     points = search.ListPoints([space]) if constant else search.RandomPoints(space, seed)
     match config:
         case Single():
             return search.FullLength(points, 1, visits)
+        case Grid():
+            points = points if constant else search.GridPoints(space)
+            return search.FullLength(points, None, visits, config.max_concurrent_trials or None)
         case Random():
             return search.FullLength(points, config.max_trials, visits, config.max_concurrent_trials or None)
         case Pbt():

@@ -21,9 +21,8 @@ from hopyard.search.spaces import name_of
 _OPENING = "${secret:"
 _REFERENCE = re.compile(r"\$\{secret:([A-Za-z_][A-Za-z0-9_]*)\}")
 _CREDENTIAL = re.compile(
-    r"(?:.*[_.-])?(?:password|passwd|passphrase|secret|secret_key|private_key|access_key|account_key|api_key|apikey"
-    r"|token|credentials?|connection_string)",
-    re.IGNORECASE,
+    "(?:.*_)?(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|SECRET_KEY|PRIVATE_KEY|ACCESS_KEY|ACCOUNT_KEY|API_KEY|APIKEY|TOKEN|"
+    "CREDENTIALS?|CONNECTION_STRING)"
 )
 _SHORTEST_CREDENTIAL = 8
 """Characters of a text that is taken for a credential, at least."""
@@ -93,11 +92,11 @@ def credentials_in(config: Any) -> list[Problem]:
     warnings: list[Problem] = []
     for path, text in texts(config):
         key = next((step for step in reversed(path) if isinstance(step, str)), "")
-        if path[0] not in ("data", "environment") or not _CREDENTIAL.fullmatch(key):
+        if path[0] not in ("data", "environment") or not _CREDENTIAL.fullmatch(variable_for(key)):
             continue
         if len(text) < _SHORTEST_CREDENTIAL or text[0] in "<[" or _OPENING in text:
             continue
-        variable = re.sub(r"\W", "_", key).upper()
+        variable = variable_for(key)
         rule = (
             "looks like a credential, which would be stored with the experiment, and shown to all who can see it. "
             f"Write ${{secret:{variable}}}, and set the environment variable {variable}."
@@ -106,12 +105,18 @@ def credentials_in(config: Any) -> list[Problem]:
     return warnings
 
 
+def variable_for(key: str) -> str:
+    """The environment variable that could hold the secret of a key: ``AWS_KEY`` for ``awsKey`` and ``aws-key``."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key)
+    return re.sub(r"[^A-Z0-9_]|^(?=\d)", "_", words.upper())
+
+
 def _stored_secrets() -> dict[str, str]:
     path = secrets_file()
     try:
         mode = path.stat().st_mode
     except OSError:
-        if "HOPYARD_SECRETS" in os.environ:
+        if os.environ.get("HOPYARD_SECRETS"):
             raise ConfigError(
                 f"HOPYARD_SECRETS names {path} as the file of secrets, which cannot be read. Name another file, or "
                 "unset the variable."

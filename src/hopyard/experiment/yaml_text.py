@@ -1,9 +1,9 @@
 """YAML of configurations, read by the rules of YAML 1.2 (the core schema) into plain values.
 
-``1e-3`` is a number, and neither ``12:30`` nor ``2024-01-31`` becomes anything but a text. Refused is all that readers
-of YAML understand differently, or that JSON cannot hold: the words ``yes``, ``no``, ``on`` and ``off`` without quotes
-(true and false for some readers, texts for others), a key that appears twice, a key that is no text, infinite numbers,
-and values that contain themselves. Anchors, aliases and ``<<`` work.
+``1e-3`` is a number, and neither ``12:30`` nor ``2024-01-31`` becomes anything but a text. Readers of YAML understand
+some texts differently, and JSON cannot hold all that YAML can. Hence these are refused: the words ``yes``, ``no``,
+``on`` and ``off`` without quotes (true and false for some readers, texts for others), a key that appears twice, a key
+that is no text, infinite numbers, and values that contain themselves. Anchors, aliases and ``<<`` work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hopyard.errors import ConfigError
 from hopyard.experiment.problems import Problem, no_mapping, problems_error
 from hopyard.search.points import Path
 from hopyard.search.spaces import name_of
-from hopyard.wording import one_line, shortened
+from hopyard.wording import brief, one_line, shortened
 
 LARGEST_CONFIG = 100_000
 """Values of a configuration at most, aliases counted as what they stand for."""
@@ -31,6 +31,7 @@ _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(
     r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 )
+_LINE_BREAKS = re.compile("[\x85\u2028\u2029]")
 _AMBIGUOUS = re.compile(r"yes|no|on|off", re.IGNORECASE)
 _RULES = [("null", _NULL), ("bool", _BOOL), ("int", _INT), ("float", _FLOAT), ("merge", re.compile("<<"))]
 
@@ -47,7 +48,13 @@ class _Writer(yaml.SafeDumper):  # type: ignore[misc]
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_str(self, data: str) -> Any:
+        # PyYAML writes these line breaks as they are, and reads spaces.
+        style = '"' if _LINE_BREAKS.search(data) else None
+        return self.represent_scalar(f"{_TAG}str", data, style)
 
+
+_Writer.add_representer(str, _Writer.represent_str)
 for _name, _pattern in _RULES:
     _whole = re.compile(f"(?:{_pattern.pattern})\\Z")
     _Composer.add_implicit_resolver(_TAG + _name, _whole, None)
@@ -120,6 +127,11 @@ def inline_yaml(value: Any) -> str:
     text = yaml.dump(value, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=math.inf,
                      default_flow_style=True)  # fmt: skip
     return str(text).removesuffix("...\n").strip()
+
+
+def shown_yaml(value: Any) -> str:
+    """The value of a user, as a message shows it: texts in quotes, others as YAML."""
+    return brief(value) if isinstance(value, str) else shortened(one_line(inline_yaml(value)))
 
 
 def _no_yaml(text: str, source: str, error: yaml.YAMLError) -> ConfigError:
