@@ -252,6 +252,17 @@ def test_one_that_waits_goes_on_where_the_one_it_waits_for_is_killed(
     assert re.search(expected, said.getvalue())
 
 
+def test_a_fork_of_a_process_that_was_killed_holds_nobody_up(store: Store) -> None:
+    store.put("data.bin", WHOLE)
+    forking = KILLED.replace(
+        "        os.kill(",
+        "        if os.fork() == 0:\n            sys.stdin.read()\n            os._exit(0)\n        os.kill(",
+    )
+    with running(forking, f"{store.url}/data.bin", 2) as killed:
+        assert killed.wait() == -signal.SIGKILL
+        assert download(f"{store.url}/data.bin").read_bytes() == WHOLE
+
+
 class Said(io.StringIO):
     """Standard error, and whether something was written there."""
 
@@ -389,12 +400,6 @@ def test_after_a_boot_the_content_is_compared_with_its_checksums(
 
 
 # Kept within a limit
-
-USER = """
-import sys
-from hopyard.experiment.downloads import Downloads
-path = Downloads().download(sys.argv[1])
-"""
 
 
 def test_what_was_used_longest_ago_is_deleted_and_nothing_that_is_in_use(store: Store, cache: Path) -> None:
@@ -631,7 +636,7 @@ def test_a_full_disk_is_an_error_and_what_came_is_kept(
 
 
 def test_a_disk_that_is_too_small_is_seen_before_anything_comes(
-    store: Store, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    store: Store, wire: Wire, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put("data.bin", WHOLE)
     with Downloads() as used:
@@ -650,6 +655,7 @@ def test_a_disk_that_is_too_small_is_seen_before_anything_comes(
     )
     assert wire.received - before < 5000
     assert not old.exists()  # which was not enough
+    assert entries(cache) == []
 
 
 @pytest.mark.parametrize("given_limit", ["much", "-1", "1.5"])

@@ -206,6 +206,18 @@ def test_nothing_is_read_that_is_not_asked_for(order: Sequence[int]) -> None:
     assert store.calls["get"] == len(order)
 
 
+def test_what_is_waited_for_comes_though_its_neighbours_are_not_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams, "_AT_ONCE", 1)
+    monkeypatch.setattr(streams, "_FEWEST_AT_ONCE", 1)
+    data = of_store(store := Holding(), [bytes(100), bytes(range(250))], 50, 2)
+    store.holds("part-0")
+    coming = [data._reader().take(index) for index in (0, 1, 0)]  # the last one is not what was read ahead
+    store.release()
+    assert [bytes(each.result()) for each in coming] == [bytes(100), bytes(range(100)), bytes(100)]
+
+
 def test_threads_may_share_a_stream() -> None:
     data = of_store(MemoryStore(), [bytes([number]) * 10 for number in range(200)])
     found: list[bytes] = [b""] * 200

@@ -50,6 +50,9 @@ from hopyard.wording import describe_bytes
 DEFAULT_LIMIT: int = 100 * 10**9
 """Bytes that the download cache keeps unless ``HOPYARD_DOWNLOAD_BYTES`` says otherwise."""
 
+_LOCK, _TRANSFER, _PLAN, _PARTS, _PARTIAL, _WHOLE, _STAMP = (
+    "lock", "transfer", "plan", "parts", "partial", "whole", "stamp",
+)  # fmt: skip
 _AT_ONCE = 8  # requests
 _ATTEMPTS = 3  # at an object that is replaced while it is downloaded
 _LOOK = 1.0  # seconds between two looks how far another process is
@@ -147,8 +150,8 @@ class Downloads:
                     os.close(lock)
                 return entry.place
         raise CorruptError(
-            f"{os.fspath(url)} was replaced while it was downloaded, {_ATTEMPTS} times. Let nothing write to it "
-            "meanwhile, and start again."
+            f"{os.fspath(url).partition('?')[0]} was replaced while it was downloaded, {_ATTEMPTS} times. Let nothing "
+            "write to it meanwhile, and start again."
         )
 
     def _is_brought(self, entry: _Entry, lock: int) -> bool:
@@ -169,7 +172,12 @@ class Downloads:
                     )
                 return False
             entry.begin()
-            self._make_room(entry)
+            try:
+                self._make_room(entry)
+            except StorageFullError:
+                if not entry.written():
+                    _discard(entry.path, lock)
+                raise
             if entry.is_transferred():
                 entry.end()
                 return True
@@ -205,11 +213,6 @@ class Downloads:
                 f"is {describe_bytes(space.f_bavail * space.f_frsize)} are free. Make space there, or set "
                 "HOPYARD_CACHE to a folder on a larger disk."
             )
-
-
-_LOCK, _TRANSFER, _PLAN, _PARTS, _PARTIAL, _WHOLE, _STAMP = (
-    "lock", "transfer", "plan", "parts", "partial", "whole", "stamp",
-)  # fmt: skip
 
 
 class _Entry:

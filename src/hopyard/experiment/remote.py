@@ -16,7 +16,6 @@ from pathlib import Path, PurePosixPath
 from typing import NoReturn
 from urllib.parse import urlsplit
 
-from hopyard.data.files.found import is_wild
 from hopyard.data.files.parallel import of_each
 from hopyard.errors import (
     CorruptError,
@@ -37,6 +36,7 @@ REQUEST = 8 << 20
 _WEB = ("http", "https")
 _SCHEMES = ("file", *STORE_SCHEMES, *_WEB)
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)/?(.*)", re.DOTALL)
+_WILD = re.compile(r"[*?[]")
 _SILENCE = 60.0  # seconds without a byte after which a connection to a web server counts as broken
 _WAITS = (0.2, 1.0, 3.0, 10.0)  # seconds before a request to a web server is sent again
 _PASSING = (408, 429, 500, 502, 503, 504)  # what a web server answers that may serve later
@@ -140,7 +140,7 @@ def find(
     """
     text = _as_text(url)
     store, key = _place(text, {} if stores is None else stores)
-    if patterns and is_wild(key):
+    if patterns and _WILD.search(key):
         names = _matching(store, key)
         objects = [RemoteObject(store, entry.name, entry.size, REQUEST) for entry in names]
         if not objects:
@@ -221,7 +221,7 @@ def _matching(store: Store, pattern: str) -> list[Entry]:
     if isinstance(store, _Files):
         paths = sorted(path for path in map(Path, glob.glob(f"/{pattern}")) if path.is_file())  # noqa: PTH207
         return [Entry(str(path)[1:], path.stat().st_size) for path in paths]
-    fixed = re.split(r"[*?[]", pattern, maxsplit=1)[0].rpartition("/")[0]
+    fixed = _WILD.split(pattern, maxsplit=1)[0].rpartition("/")[0]
     return [entry for entry in store.list(fixed) if PurePosixPath(f"/{entry.name}").match(f"/{pattern}")]
 
 

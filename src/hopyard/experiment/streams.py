@@ -293,19 +293,33 @@ class _Coming:
     def __init__(self, index: int, size: int) -> None:
         self.index, self.size = index, size
         self.data = bytearray(size)
-        self._requests: list[Future[None]] = []
+        self._answers: list[_Answer] = []
 
-    def expect(self, request: Future[None]) -> None:
-        self._requests.append(request)
+    def expect(self, answer: _Answer) -> None:
+        self._answers.append(answer)
 
-    def result(self) -> bytearray:
-        for request in self._requests:
-            request.result()
-        return self.data
+    def want(self) -> None:
+        """Let nobody cancel the requests, which others may share that turn out not to be wanted."""
+        for answer in self._answers:
+            answer.is_wanted = True
 
     def cancel(self) -> None:
-        for request in self._requests:
-            request.cancel()
+        for answer in self._answers:
+            if not answer.is_wanted:
+                answer.future.cancel()
+
+    def result(self) -> bytearray:
+        for answer in self._answers:
+            answer.future.result()
+        return self.data
+
+
+@dataclass
+class _Answer:
+    """The answer to a request, and whether somebody waits for it."""
+
+    future: Future[None]
+    is_wanted: bool = False
 
 
 class _Request:
@@ -388,9 +402,9 @@ class _Reader:
         return begun
 
     def _send(self, request: _Request) -> None:
-        coming = self._pool.submit(self._receive, request)
+        answer = _Answer(self._pool.submit(self._receive, request))
         for each in request.batches:
-            each.expect(coming)
+            each.expect(answer)
 
     def _receive(self, request: _Request) -> None:
         number, start, length = request.number, request.start, request.end - request.start
@@ -451,6 +465,7 @@ class _Ahead:
         """The batch of a key; None: it is not on its way."""
         coming = self._waiting.pop(key, None)
         if coming is not None:
+            coming.want()
             self._size -= _weight(coming.size)
             self._most = min(2 * self._most, self._reader.most)
             self._refill()
