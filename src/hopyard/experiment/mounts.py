@@ -1,0 +1,373 @@
+"""Bind mounts: directories of a machine that trials see under the paths they expect.
+
+Where ``container_path`` is ``host_path`` and nothing is read-only, trials simply use the path. Else their processes
+need a mount namespace of their own, which bubblewrap makes where it is installed and works, and otherwise the kernel,
+where it lets this user have one. Nothing is ever created on the machine: where ``container_path`` is not there, the nearest
+directory above it is replaced, for the trial alone, by a read-only one with the same entries and the missing ones. That
+takes nothing from the trial where its user may not write in that directory anyway; where the user may, the error says
+how to make ``container_path``.
+
+Paths and rights are those of one machine, so all functions here are to be called where the trial will run. Their
+arguments and results can be pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopyard.errors import UsageError
+from hopyard.experiment import namespace
+from hopyard.experiment.namespace import Plan
+from hopyard.storage.names import path_given
+from hopyard.wording import one_line
+
+_NOT_COVERED = ("/proc", "/sys", "/dev")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A directory or file of the machine, and the path under which a trial finds it.
+
+    Attributes:
+        host_path: absolute path on the machine; a link is followed.
+        container_path: absolute path in the trial.
+        read_only: whether the trial may not write below ``container_path``.
+    """
+
+    host_path: str
+    container_path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class MountProblem:
+    """A reason why a mount does not work on a machine, or not as it is meant.
+
+    Attributes:
+        host: name of the machine.
+        path: the path concerned.
+        message: a sentence with both, the rule, and the next step.
+        fatal: whether trials cannot run there; False: it is a warning.
+    """
+
+    host: str
+    path: str
+    message: str
+    fatal: bool = True
+
+
+def check(mounts: Sequence[Mount]) -> list[MountProblem]:
+    """All that is wrong with mounts on this machine. A namespace that trials need is tried out."""
+    problems = [problem for mount in mounts if (problem := _path_problem(mount) or _host_problem(mount))]
+    problems += [] if problems else _duplicates(mounts)
+    if problems or not _need_namespace(mounts):
+        return problems
+    plan, problems = _plan(mounts)
+    if problems:
+        return problems
+    prefix, reasons = _working_prefix(plan)
+    return [] if prefix else _not_mounted(mounts, reasons)
+
+
+def command_prefix(mounts: Sequence[Mount]) -> list[str]:
+    """What to put before a command, so that its process has the mounts; empty if plain access does.
+
+    Read-only mounts where no namespace can be had are plain access, too, of which ``check`` warns.
+
+    Raises:
+        UsageError: trials cannot run here with these mounts; has the messages of ``check``.
+    """
+    if not _need_namespace(mounts):
+        return []
+    plan = _checked_plan(mounts)
+    prefix, reasons = _working_prefix(plan)
+    if not prefix:
+        _raise_fatal(_not_mounted(mounts, reasons))
+    return prefix
+
+
+def enter(mounts: Sequence[Mount]) -> bool:
+    """Give this process the mounts, for as long as it lives; what it starts inherits them.
+
+    It must be called before the process starts threads. Only the kernel can do it: where just bubblewrap may make
+    namespaces, a process is to be started with ``command_prefix``.
+
+    Returns: whether the process has a namespace of its own now; False: plain access does, or has to, as above.
+
+    Raises:
+        UsageError: trials cannot run here with these mounts, or this process has threads.
+        OSError: a mount failed halfway. The process must end.
+    """
+    if not _need_namespace(mounts):
+        return False
+    plan = _checked_plan(mounts)
+    # In another process first: this one could not go back.
+    reason = _reason_against(_kernel_prefix(plan))
+    if reason:
+        _raise_fatal(_not_mounted(mounts, [f"the kernel: {reason}"]))
+        return False
+    try:
+        namespace.enter(plan)
+    except RuntimeError as error:
+        raise UsageError(
+            f"the bind mounts cannot be made: {error}. Call enter first, or use command_prefix."
+        ) from None
+    return True
+
+
+def private_tmp(folder: Path, kept: Iterable[Path]) -> list[Mount]:
+    """Mounts by which a trial has ``folder`` as ``/tmp``, apart from all others.
+
+    Args:
+        folder: for this trial alone; made if it is not there.
+        kept: files and directories that the trial needs under their own paths, which are in ``/tmp``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    mounts = [Mount(str(folder), "/tmp")]
+    for path in sorted(path.resolve() for path in kept):
+        if path.is_relative_to("/tmp") and not any(
+            path.is_relative_to(mount.host_path) for mount in mounts[1:]
+        ):
+            point = folder / path.relative_to("/tmp")
+            point.parent.mkdir(parents=True, exist_ok=True)
+            point.mkdir(exist_ok=True) if path.is_dir() else point.touch()
+            mounts.append(Mount(str(path), str(path)))
+    return mounts
+
+
+# Rules
+
+
+def _need_namespace(mounts: Sequence[Mount]) -> bool:
+    return any(map(_needs_namespace, mounts))
+
+
+def _needs_namespace(mount: Mount) -> bool:
+    return mount.read_only or _is_elsewhere(mount)
+
+
+def _is_elsewhere(mount: Mount) -> bool:
+    return os.path.realpath(mount.host_path) != os.path.realpath(mount.container_path)
+
+
+def _problem(path: str, text: str, fatal: bool = True) -> MountProblem:
+    host = socket.gethostname()
+    return MountProblem(host, path, f"on {host}, {text}", fatal)
+
+
+def _path_problem(mount: Mount) -> MountProblem | None:
+    """A rule that the texts of the paths break."""
+    for field in ("host_path", "container_path"):
+        path = getattr(mount, field)
+        try:
+            path_given(path)
+        except UsageError as error:
+            return _problem(path, f"{field} of bind_mounts: {error}")
+        if not path.startswith("/"):
+            return _problem(
+                path,
+                f"{field} {path!r} of bind_mounts is relative, but it must be an absolute path, since trials have "
+                "different working directories. Write it from / on.",
+            )
+    if os.path.normpath(mount.container_path).strip("/") == "":
+        return _problem(
+            "/",
+            "container_path '/' of bind_mounts would hide all programs and files, so it must be a directory below. "
+            "Name one.",
+        )
+    return None
+
+
+def _host_problem(mount: Mount) -> MountProblem | None:
+    """A rule that ``host_path`` breaks on this machine."""
+    path, what = Path(mount.host_path), f"host_path {mount.host_path!r} of bind_mounts"
+    rights = f"Give this user (uid {os.geteuid()}) the right to"
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            with os.scandir(path) as entries:
+                next(entries, None)
+        elif stat.S_ISREG(mode):
+            os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except (FileNotFoundError, NotADirectoryError):
+        text = (
+            f"{what} does not exist, but must, on every machine that runs trials. Mount the file system there, or "
+            "correct the path."
+        )
+        return _problem(mount.host_path, text)
+    except OSError as error:
+        step = f"{rights} read it" if isinstance(error, PermissionError) else "Look at its mount"
+        return _problem(
+            mount.host_path, f"{what} cannot be read ({error.strerror}), but must be readable. {step}."
+        )
+    wanted = os.W_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)
+    if mount.read_only or os.access(path, wanted, effective_ids=True):
+        return None
+    text = (
+        f"{what} cannot be written to, but must be writable, since read_only is not set. {rights} write there, or set "
+        "read_only: true."
+    )
+    return _problem(mount.host_path, text)
+
+
+def _duplicates(mounts: Sequence[Mount]) -> list[MountProblem]:
+    first: dict[str, Mount] = {}
+    problems = []
+    for mount in mounts:
+        other = first.setdefault(os.path.realpath(mount.container_path), mount)
+        if other is not mount:
+            text = (
+                f"container_path {mount.container_path!r} of bind_mounts is the place of both {other.host_path!r} and "
+                f"{mount.host_path!r}, but can be of one only. Give them different paths, or remove one."
+            )
+            problems.append(_problem(mount.container_path, text))
+    return problems
+
+
+def _not_mounted(mounts: Sequence[Mount], reasons: Sequence[str]) -> list[MountProblem]:
+    """The problems with mounts that need a namespace, where there is none."""
+    why = f"no mount namespace can be made ({'; '.join(reasons)})"
+    install = "Install bubblewrap there, or allow user namespaces"
+    problems = []
+    for mount in filter(_needs_namespace, mounts):
+        path = mount.container_path
+        is_elsewhere = _is_elsewhere(mount)
+        if is_elsewhere:
+            text = (
+                f"container_path {path!r} of bind_mounts must be its host_path {mount.host_path!r}, since {why}. "
+                f"{install}, or write the same path for both."
+            )
+        else:
+            text = (
+                f"read_only of {path!r} in bind_mounts is not enforced, since {why}: trials can write there if their "
+                f"user can. {install}, or have the file system mounted read-only."
+            )
+        problems.append(_problem(path, text, is_elsewhere))
+    return problems
+
+
+def _raise_fatal(problems: Sequence[MountProblem]) -> None:
+    messages = [problem.message for problem in problems if problem.fatal]
+    if messages:
+        raise UsageError("the bind mounts cannot be made: " + "\n".join(messages))
+
+
+# Planning
+
+
+def _checked_plan(mounts: Sequence[Mount]) -> Plan:
+    plan, problems = _plan(mounts)
+    _raise_fatal(problems)
+    return plan
+
+
+def _plan(mounts: Sequence[Mount]) -> tuple[Plan, list[MountProblem]]:
+    """The namespace for mounts, and why it cannot be made so."""
+    covers, problems = set(), []
+    binds: dict[Path, tuple[Path, bool]] = {}
+    targets = [(Path(mount.container_path).resolve(), mount) for mount in mounts]
+    for target, mount in sorted(targets, key=lambda pair: pair[0].parts):
+        source = Path(mount.host_path).resolve()
+        outer = next((above for above in target.parents if above in binds), None)
+        seen = target if outer is None else binds[outer][0] / target.relative_to(outer)
+        above = next(each for each in seen.parents if each.exists())
+        if seen.exists():
+            if seen.is_dir() != source.is_dir():
+                problems.append(_kinds_differ(mount, seen))
+        elif outer is None and _can_be_covered(above):
+            covers.add(str(above))
+        else:
+            problems.append(_not_there(mount, seen, above))
+        binds[target] = (source, mount.read_only)
+    ordered = ((str(source), str(target), read_only) for target, (source, read_only) in binds.items())
+    return Plan(tuple(sorted(covers)), tuple(ordered)), problems
+
+
+def _can_be_covered(directory: Path) -> bool:
+    """Whether a read-only directory with the same entries does as well for this user."""
+    return (
+        directory.is_dir()
+        and not any(directory.is_relative_to(special) for special in _NOT_COVERED)
+        and os.access(directory, os.R_OK | os.X_OK, effective_ids=True)
+        and not os.access(directory, os.W_OK, effective_ids=True)
+    )
+
+
+def _kinds_differ(mount: Mount, seen: Path) -> MountProblem:
+    kinds = ("a directory", "no directory")
+    there, given = kinds if seen.is_dir() else kinds[::-1]
+    text = (
+        f"{str(seen)!r}, the place of container_path {mount.container_path!r}, is {there}, but host_path "
+        f"{mount.host_path!r} is {given}, and both must be alike. Use another container_path."
+    )
+    return _problem(mount.container_path, text)
+
+
+def _not_there(mount: Mount, seen: Path, above: Path) -> MountProblem:
+    is_directory = Path(mount.host_path).is_dir()
+    make = f"mkdir -p {seen}" if is_directory else f"mkdir -p {seen.parent} && touch {seen}"
+    text = (
+        f"{str(seen)!r}, the place of container_path {mount.container_path!r}, does not exist, but must, "
+        f"since a stand-in for {str(above)!r} could hide something from trials. Make it there ({make}), or use another "
+        "container_path."
+    )
+    return _problem(mount.container_path, text)
+
+
+# Namespaces
+
+
+def _working_prefix(plan: Plan) -> tuple[list[str], list[str]]:
+    """The first prefix with which Python starts; empty, and why, if there is none."""
+    prefixes = [("the kernel", _kernel_prefix(plan))]
+    bubblewrap = shutil.which("bwrap")
+    if bubblewrap:
+        prefixes.insert(0, ("bubblewrap", [bubblewrap, *_bubblewrap_options(plan)]))
+    reasons = []
+    for name, prefix in prefixes:
+        reason = _reason_against(prefix)
+        if reason is None:
+            return prefix, []
+        reasons.append(f"{name}: {reason}")
+    return [], reasons
+
+
+def _reason_against(prefix: list[str]) -> str | None:
+    """Why Python does not start with a prefix; None if it does."""
+    command = [*prefix, sys.executable, "-I", "-S", "-c", ""]
+    tried = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if tried.returncode == 0:
+        return None
+    last_line = tried.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    return one_line(last_line) or f"exit status {tried.returncode}"
+
+
+def _kernel_prefix(plan: Plan) -> list[str]:
+    return [sys.executable, "-I", "-S", namespace.__file__, json.dumps(plan)]
+
+
+def _bubblewrap_options(plan: Plan) -> list[str]:
+    options = ["--die-with-parent"]
+    if "/" not in plan.covers:
+        options += ["--dev-bind", "/", "/"]
+    for directory in plan.covers:
+        options += [] if directory == "/" else ["--tmpfs", directory]
+        for entry in sorted(Path(directory).iterdir()):
+            if entry.is_symlink():
+                options += ["--symlink", str(entry.readlink()), str(entry)]
+            else:
+                options += ["--dev-bind", str(entry), str(entry)]
+    for source, target, read_only in plan.binds:
+        options += ["--ro-bind" if read_only else "--dev-bind", source, target]
+    for directory in plan.covers:
+        options += ["--remount-ro", directory]
+    return options
