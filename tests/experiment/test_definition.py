@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
-import multiprocessing
 import os
 import re
 import shutil
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,7 +26,7 @@ from hopyard.errors import CorruptError, InvalidNameError, NotFoundError, Storag
 from hopyard.experiment import definition
 from hopyard.experiment.definition import MAX_BYTES, listing, pack, unpack
 from hopyard.objects import digest, digest_json
-from hopyard.storage import LocalStore, MemoryStore, files
+from hopyard.storage import LocalStore, MemoryStore
 from hopyard.storage.wrappers import CountingStore
 
 # A file is (content, executable), a link its text, a directory a dict.
@@ -252,41 +253,38 @@ def test_everything_that_cannot_be_packed_is_named_at_once(example: Path, tmp_pa
     ]
 
 
-@pytest.fixture
-def somebody() -> Iterator[Path]:
-    """A directory of a user who is not root, as whom the test runs."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o777)
-    is_root = os.geteuid() == 0
-    if is_root:
-        os.seteuid(65534)
-    try:
-        yield folder
-    finally:
-        if is_root:
-            os.seteuid(0)
-        shutil.rmtree(folder)
+PACK_AS_SOMEBODY = """
+import os, sys
+from hopyard.errors import UsageError
+from hopyard.experiment.definition import pack
+from hopyard.storage import MemoryStore
+if os.geteuid() == 0:
+    os.setuid(65534)
+try:
+    print(pack(sys.argv[1], MemoryStore()).files)
+except UsageError as error:
+    print(error)
+"""
 
 
-def test_files_and_directories_that_cannot_be_read_are_named(somebody: Path) -> None:
-    directory = make(
-        somebody / "d", {"model_def.py": (b"", False), "secret": (b"", False), "closed": {}, "open": {}}
-    )
-    (directory / "secret").chmod(0)
-    (directory / "closed").chmod(0)
-    (directory / "open" / ".hopyardignore").touch(mode=0)
-    try:
-        message = refused(directory)
-    finally:
+def test_files_and_directories_that_cannot_be_read_are_named() -> None:
+    tree: Tree = {"model_def.py": (b"", False), "secret": (b"", False), "closed": {}, "open": {}}
+    with tempfile.TemporaryDirectory() as folder:  # unlike pytest's own, which lets nobody else in
+        Path(folder).chmod(0o755)
+        directory = make(Path(folder) / "d", tree)
+        (directory / "open" / ".hopyardignore").touch(mode=0)
+        (directory / "secret").chmod(0)
+        (directory / "closed").chmod(0)
+        command = [sys.executable, "-c", PACK_AS_SOMEBODY, str(directory)]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
         (directory / "closed").chmod(0o700)
-    assert sorted(message.split("\n")[1:-1]) == [
+    assert lines[0] == f"the model definition directory '{directory}' cannot be packed:"
+    assert sorted(lines[1:-1]) == [
         "  closed cannot be read (Permission denied)",
         "  open/.hopyardignore cannot be read (Permission denied)",
         "  open/.hopyardignore is an ignore file that cannot be read (Permission denied)",
         "  secret cannot be read (Permission denied)",
     ]
-    (directory / ".hopyardignore").write_text("secret\nclosed\nopen\n")
-    assert listing(directory).files == 2
 
 
 def _append(file: Path) -> None:
@@ -425,31 +423,37 @@ def test_processes_that_unpack_at_once_get_one_whole_directory(example: Path, tm
     assert [path.name for path in (tmp_path / "trial").iterdir()] == [path.name for path in found]
 
 
+UNPACK_AND_DIE = """
+import os, signal, sys
+from pathlib import Path
+from hopyard.experiment.definition import unpack
+from hopyard.storage import LocalStore, files
+left, write = int(sys.argv[4]), files.write_pieces
+
+def write_or_die(fd, pieces):
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    write(fd, pieces)
+
+files.write_pieces = write_or_die
+unpack(LocalStore(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
+"""
+
+
 @pytest.mark.parametrize("files_written", [0, 1, 4])
 def test_a_process_killed_while_it_unpacks_leaves_nothing_that_is_believed(
-    files_written: int, packed: tuple[MemoryStore, str], tmp_path: Path, example: Path
+    files_written: int, tmp_path: Path, example: Path
 ) -> None:
-    def unpack_and_die() -> None:
-        write, left = files.write_pieces, files_written
-
-        def write_and_die(fd: int, pieces: Any) -> None:
-            nonlocal left
-            if not left:
-                os.kill(os.getpid(), signal.SIGKILL)
-            left -= 1
-            write(fd, pieces)
-
-        setattr(files, "write_pieces", write_and_die)  # noqa: B010 - in a process that ends
-        unpack(*packed, tmp_path / "trial")
-
-    process = multiprocessing.get_context("fork").Process(target=unpack_and_die)
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    assert [path.name[:5] for path in (tmp_path / "trial").iterdir()] == [".tmp-"]
-    unpacked = unpack(*packed, tmp_path / "trial")
+    store, folder = LocalStore(tmp_path / "store"), tmp_path / "trial"
+    name = pack(example, store).digest
+    command = [sys.executable, "-c", UNPACK_AND_DIE, tmp_path / "store", name, folder, str(files_written)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert [path.name[:5] for path in folder.iterdir()] == [".tmp-"]
+    unpacked = unpack(store, name, folder)
     assert read(unpacked) == read(example)
-    assert list((tmp_path / "trial").iterdir()) == [unpacked]
+    assert list(folder.iterdir()) == [unpacked]
 
 
 def test_a_restarted_machine_unpacks_anew(

@@ -2,10 +2,10 @@
 
 Where ``container_path`` is ``host_path`` and nothing is read-only, trials simply use the path. Else their processes
 need a mount namespace of their own, which bubblewrap makes where it is installed and works, and otherwise the kernel,
-where it lets this user have one. Nothing is ever created on the machine: where ``container_path`` is not there, the nearest
-directory above it is replaced, for the trial alone, by a read-only one with the same entries and the missing ones. That
-takes nothing from the trial where its user may not write in that directory anyway; where the user may, the error says
-how to make ``container_path``.
+where it lets this user have one. Nothing is ever created on the machine: where ``container_path`` is not there, a
+stand-in is put, for the trial alone, over the nearest directory above it: a read-only one with the same entries and the
+missing ones. That takes nothing from a user who may not write there anyway; for others, the error says how to make
+``container_path``.
 
 Paths and rights are those of one machine, so all functions here are to be called where the trial will run. Their
 arguments and results can be pickled.

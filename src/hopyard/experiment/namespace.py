@@ -21,18 +21,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
-MS_RDONLY, MS_REMOUNT, MS_BIND, MS_MOVE, MS_REC, MS_SLAVE, MS_RELATIME = (
-    1,
-    32,
-    4096,
-    8192,
-    16384,
-    1 << 19,
-    1 << 21,
-)
-_KEPT_FLAGS = (
-    2 | 4 | 8 | 1024 | 2048
-)  # nosuid, nodev, noexec, noatime, nodiratime: the same numbers in statvfs(3)
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_MOVE, MS_REC = 1, 32, 4096, 8192, 16384
+MS_UNBINDABLE, MS_SLAVE, MS_RELATIME = 1 << 17, 1 << 19, 1 << 21
+MNT_DETACH = 2
+# nosuid, nodev, noexec, noatime and nodiratime, which have the same numbers in statvfs(3).
+_KEPT_FLAGS = 2 | 4 | 8 | 1024 | 2048
 _ST_RELATIME = 4096
 
 FAILED = 125
@@ -68,26 +61,31 @@ def enter(plan: Plan) -> None:
         raise RuntimeError("a mount namespace must be entered before the process starts threads")
     working_directory = Path.cwd()
     _unshare()
-    # Opened before anything is hidden, and in this namespace, since those of another one cannot be mounted.
-    sources = {source: os.open(source, os.O_PATH | os.O_CLOEXEC) for source, _, _ in plan.binds}
+    _stage()
+    # First of all, since a mount may hide what another one is of.
+    for number, (source, _, _) in enumerate(plan.binds):
+        _make_mount_point(Path(str(number)), Path(source).stat().st_mode)
+        _bind(source, Path(str(number)))
     root = Path("/")
     if "/" in plan.covers:
-        _mount("tmpfs", "/proc", "tmpfs", options="mode=755")
-        os.chdir("/proc")
-        _mount(".", "/", flags=MS_MOVE)
-        root = Path()  # and / leads to the old root until chroot
+        root = Path("root")
+        root.mkdir()
+        _mount("tmpfs", root, "tmpfs", options="mode=755")
     for directory in plan.covers:
         _cover(Path(directory), root)
-    for source, target, _ in plan.binds:
+    for number, (source, target, _) in enumerate(plan.binds):
         place = root / target[1:]
-        if not os.path.lexists(place):
+        is_below_cover = any(Path(target).is_relative_to(directory) for directory in plan.covers)
+        if is_below_cover and not os.path.lexists(place):
             place.parent.mkdir(parents=True, exist_ok=True)
-            _make_mount_point(place, os.fstat(sources[source]).st_mode)
-        _bind(f"/proc/self/fd/{sources[source]}", place)
+            _make_mount_point(place, Path(source).stat().st_mode)
+        _mount(str(number), place, flags=MS_MOVE)
     if "/" in plan.covers:
-        os.chroot(root)
-    for descriptor in sources.values():
-        os.close(descriptor)
+        os.chdir(root)
+        _mount(".", "/", flags=MS_MOVE)
+        os.chroot(".")
+    else:
+        _call("umount2", b".", MNT_DETACH)
     for directory in plan.covers:
         _remount_read_only(directory)
     _make_read_only(plan)
@@ -111,6 +109,14 @@ def _unshare() -> None:
     _mount(
         "none", "/", flags=MS_REC | MS_SLAVE
     )  # what others mount still comes in, and nothing of ours goes out
+
+
+def _stage() -> None:
+    """Make an empty directory in memory, out of the way of all paths, the working directory."""
+    _mount("tmpfs", "/proc", "tmpfs", options="mode=755")
+    os.chdir("/proc")
+    _mount("none", ".", flags=MS_UNBINDABLE)  # not a part of what is mounted from here on
+    _mount(".", "/", flags=MS_MOVE)  # where no path leads: each begins below it
 
 
 def _cover(directory: Path, root: Path) -> None:
@@ -141,16 +147,31 @@ def _make_mount_point(path: Path, mode: int) -> None:
 
 def _make_read_only(plan: Plan) -> None:
     """Let nothing write below read-only targets, also where other file systems are mounted there."""
-    read_only = {Path(target): is_read_only for _, target, is_read_only in plan.binds}
-    escaped = {line.split()[4] for line in Path("/proc/self/mountinfo").read_bytes().splitlines()}
-    for text in escaped:
-        path = Path(os.fsdecode(re.sub(rb"\\(\d{3})", lambda code: bytes([int(code[1], 8)]), text)))
-        around = next((above for above in (path, *path.parents) if above in read_only), None)
-        if around is not None and read_only[around]:
-            _remount_read_only(path)
+    read_only = {_mount_at(target): is_read_only for _, target, is_read_only in plan.binds}
+    fields = [line.split() for line in Path("/proc/self/mountinfo").read_bytes().splitlines()]
+    parents = {int(mount): int(parent) for mount, parent, *_ in fields}
+    for mount, *_, path in (line[:5] for line in fields):
+        around = int(mount)
+        while around not in read_only and parents.get(around, around) != around:
+            around = parents[around]
+        place = os.fsdecode(re.sub(rb"\\(\d{3})", lambda code: bytes([int(code[1], 8)]), path))
+        if read_only.get(around) and _mount_at(place) == int(mount):  # else another one hides it
+            _remount_read_only(place)
 
 
-def _remount_read_only(path: str | Path) -> None:
+def _mount_at(path: str) -> int | None:
+    """The number of the mount that a path is in, as in mountinfo; None: there is no such path."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return int(Path(f"/proc/self/fdinfo/{descriptor}").read_text().partition("mnt_id:")[2].split()[0])
+    finally:
+        os.close(descriptor)
+
+
+def _remount_read_only(path: str) -> None:
     flags = os.statvfs(path).f_flag
     kept = (flags & _KEPT_FLAGS) | (MS_RELATIME if flags & _ST_RELATIME else 0)
     _mount("none", path, flags=MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
