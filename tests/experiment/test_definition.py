@@ -448,7 +448,8 @@ def test_a_process_killed_while_it_unpacks_leaves_nothing_that_is_believed(
 ) -> None:
     store, folder = LocalStore(tmp_path / "store"), tmp_path / "trial"
     name = pack(example, store).digest
-    command = [sys.executable, "-c", UNPACK_AND_DIE, tmp_path / "store", name, folder, str(files_written)]
+    arguments = map(str, (tmp_path / "store", name, folder, files_written))
+    command = [sys.executable, "-c", UNPACK_AND_DIE, *arguments]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert [path.name[:5] for path in folder.iterdir()] == [".tmp-"]
     unpacked = unpack(store, name, folder)

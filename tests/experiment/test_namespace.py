@@ -45,7 +45,7 @@ def program(user: str, plan: Plan, command: Sequence[str]) -> list[str]:
     return [*PROGRAMS[user], json.dumps(plan), *command]
 
 
-@pytest.fixture(params=["root", "somebody"])
+@pytest.fixture(params=["root", "somebody"], scope="module")
 def user(request: pytest.FixtureRequest) -> str:
     """Who runs a program. Skips where the kernel lets that user have no namespace."""
     name: str = request.param

@@ -140,7 +140,9 @@ def private_tmp(folder: Path, kept: Iterable[Path]) -> list[Mount]:
             point = folder / path.relative_to("/tmp")
             point.parent.mkdir(parents=True, exist_ok=True)
             point.mkdir(exist_ok=True) if path.is_dir() else point.touch()
-            mounts.append(Mount(str(path), str(path)))
+            mounts.append(
+                Mount(str(path), str(path), read_only=not os.access(path, os.W_OK, effective_ids=True))
+            )
     return mounts
 
 

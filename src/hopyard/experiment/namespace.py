@@ -99,7 +99,7 @@ def _unshare() -> None:
     try:
         _call("unshare", CLONE_NEWNS)
     except PermissionError:
-        _call("unshare", CLONE_NEWNS | CLONE_NEWUSER)
+        _call("unshare", CLONE_NEWNS | CLONE_NEWUSER, path="/proc/sys/user/max_user_namespaces")
         for name, text in (
             ("setgroups", "deny"),
             ("uid_map", f"{uid} {uid} 1"),
