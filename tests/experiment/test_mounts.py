@@ -373,6 +373,21 @@ def test_mounts_within_mounts_in_any_order(folder: Path, programs: str) -> None:
     assert (folder / "target" / "new").exists()
 
 
+KILL = """
+command = [*command_prefix(mounts), "/bin/sh", "-c", "echo started; read line"]
+import subprocess
+with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    print(process.stdout.readline().decode(), end="")
+    process.kill()
+    print(process.stdout.read())  # ends when nothing holds the pipe
+"""
+
+
+def test_nothing_outlives_a_process_that_is_killed(folder: Path, programs: str) -> None:
+    mounts = [Mount(f"{folder}/source", f"{folder}/target")]
+    assert as_somebody(folder, f"mounts = {mounts!r}\n{KILL}", path=programs) == "started\nb''\n"
+
+
 def test_trials_have_temporary_files_of_their_own(folder: Path, programs: str) -> None:
     if not folder.is_relative_to("/tmp"):
         pytest.skip("the tests' temporary files are not in /tmp")

@@ -116,6 +116,24 @@ def test_read_only_holds_for_what_is_mounted_below_too(run: Run, folder: Path) -
     assert not Path("/dev/shm", name).exists()
 
 
+def test_what_hides_a_mount_in_a_read_only_one_keeps_its_rights(run: Run, folder: Path) -> None:
+    if not os.path.ismount("/dev/shm"):
+        pytest.skip("/dev/shm is no mount here")
+    run(Plan((), (("/dev", "/dev", True), (f"{folder}/source", "/dev/shm", False))), "touch /dev/shm/new")
+    assert (folder / "source" / "new").exists()
+
+
+def test_read_only_mounts_keep_their_other_restrictions(user: str, folder: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a file system of its own needs root")
+    plan = Plan((), ((f"{folder}/source", f"{folder}/target", True),))
+    mounting = 'mount -t tmpfs -o nosuid,noatime none "$0" && exec "$@"'
+    command = program(user, plan, ["grep", "/target ", "/proc/self/mountinfo"])
+    command = ["unshare", "--mount", "sh", "-c", mounting, f"{folder}/source", *command]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert {"ro", "nosuid", "noatime"} <= set(done.stdout.split()[5].split(","))
+
+
 @pytest.mark.parametrize("outer_is_read_only", [True, False])
 def test_mounts_in_mounts_have_rights_of_their_own(outer_is_read_only: bool, run: Run, folder: Path) -> None:
     (folder / "source" / "point").mkdir()

@@ -134,9 +134,7 @@ def private_tmp(folder: Path, kept: Iterable[Path]) -> list[Mount]:
     folder.mkdir(parents=True, exist_ok=True)
     mounts = [Mount(str(folder), "/tmp")]
     for path in sorted(path.resolve() for path in kept):
-        if path.is_relative_to("/tmp") and not any(
-            path.is_relative_to(mount.host_path) for mount in mounts[1:]
-        ):
+        if path.is_relative_to("/tmp"):
             point = folder / path.relative_to("/tmp")
             point.parent.mkdir(parents=True, exist_ok=True)
             point.mkdir(exist_ok=True) if path.is_dir() else point.touch()
