@@ -155,6 +155,11 @@ def test_sources_are_found_where_a_mount_hides_them(run: Run, folder: Path) -> N
     around = ((f"{folder}/source", f"{folder}/target", False), ("/", f"{folder}/inner", False))
     done = run(Plan((), around), f"ls inner{folder}/target; ls -A inner")
     assert done.stdout.split() == ["of-target", *sorted(path.name for path in Path("/").iterdir())]
+    hidden = (
+        (f"{folder}/source", f"{folder}/target", False),
+        (f"{folder}/target/of-target", f"{folder}/z", False),
+    )
+    assert run(Plan((str(folder),), hidden), "ls target; cat z").stdout == "of-source\ntarget\n"
     whole = ((f"{folder}/source", str(folder), False),)
     assert run(Plan((), whole), "pwd -P; ls").stdout == f"{folder}\nof-source\n"
 

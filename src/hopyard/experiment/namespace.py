@@ -62,7 +62,7 @@ def enter(plan: Plan) -> None:
     working_directory = Path.cwd()
     _unshare()
     _stage()
-    # First of all, since a mount may hide what another one is of.
+    # First of all, since a mount may hide the source of another one.
     for number, (source, _, _) in enumerate(plan.binds):
         _make_mount_point(Path(str(number)), Path(source).stat().st_mode)
         _bind(source, Path(str(number)))
@@ -78,7 +78,7 @@ def enter(plan: Plan) -> None:
         is_below_cover = any(Path(target).is_relative_to(directory) for directory in plan.covers)
         if is_below_cover and not os.path.lexists(place):
             place.parent.mkdir(parents=True, exist_ok=True)
-            _make_mount_point(place, Path(source).stat().st_mode)
+            _make_mount_point(place, Path(str(number)).stat().st_mode)
         _mount(str(number), place, flags=MS_MOVE)
     if "/" in plan.covers:
         os.chdir(root)
@@ -100,23 +100,21 @@ def _unshare() -> None:
         _call("unshare", CLONE_NEWNS)
     except PermissionError:
         _call("unshare", CLONE_NEWNS | CLONE_NEWUSER, path="/proc/sys/user/max_user_namespaces")
-        for name, text in (
-            ("setgroups", "deny"),
-            ("uid_map", f"{uid} {uid} 1"),
-            ("gid_map", f"{gid} {gid} 1"),
-        ):
-            Path(f"/proc/self/{name}").write_text(text)
-    _mount(
-        "none", "/", flags=MS_REC | MS_SLAVE
-    )  # what others mount still comes in, and nothing of ours goes out
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    # Others' later mounts still come in, and nothing of ours goes out.
+    _mount("none", "/", flags=MS_REC | MS_SLAVE)
 
 
 def _stage() -> None:
-    """Make an empty directory in memory, out of the way of all paths, the working directory."""
+    """Make an empty directory in memory that no absolute path leads to, and enter it."""
     _mount("tmpfs", "/proc", "tmpfs", options="mode=755")
     os.chdir("/proc")
-    _mount("none", ".", flags=MS_UNBINDABLE)  # not a part of what is mounted from here on
-    _mount(".", "/", flags=MS_MOVE)  # where no path leads: each begins below it
+    # So that it is no part of what is mounted from here on.
+    _mount("none", ".", flags=MS_UNBINDABLE)
+    # No absolute path leads there: each begins at the root below it.
+    _mount(".", "/", flags=MS_MOVE)
 
 
 def _cover(directory: Path, root: Path) -> None:
