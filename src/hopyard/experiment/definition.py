@@ -1,8 +1,8 @@
 """Model definition directory: the files that every trial of an experiment finds in its working directory.
 
 ``pack`` stores a directory once by content, as a plain tar file ``definition/<digest>.tar``; ``unpack`` makes it the
-working directory of a trial. The digest is of names, kinds, executable bits and contents, so that neither times,
-owners nor the order of a listing matter, and no version of a library that writes tar files.
+working directory of a trial. The digest is of names, kinds, executable bits and contents, so that times,
+owners, the order of a listing, and the library that writes the tar file make no difference.
 
 Links inside the directory stay links. A link that leads out of it is an error instead of being followed: what it leads
 to may be large or secret, and would be a copy that nobody asked for. Names that differ only in case are packed; where
@@ -133,7 +133,7 @@ def listing(directory: str | os.PathLike[str], store: Store | None = None) -> Li
     walk.visit("", IgnoreRules().with_file(DEFAULT_IGNORES.encode()))
     members = tuple(sorted(walk.members, key=lambda member: member.path))
     listed = Listing(root, members, tuple(sorted(walk.ignore_files)), tuple(sorted(walk.ignored)))
-    problems = [*walk.problems, *([_oversize(listed)] if listed.bytes > MAX_BYTES else [])]
+    problems = [*([_oversize(listed)] if listed.bytes > MAX_BYTES else []), *walk.problems]
     if problems:
         lines = "\n  ".join(some_lines(problems, _PROBLEMS_SHOWN))
         raise UsageError(

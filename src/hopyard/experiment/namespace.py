@@ -73,7 +73,7 @@ def enter(plan: Plan) -> None:
         _mount("tmpfs", root, "tmpfs", options="mode=755")
     for directory in plan.covers:
         _cover(Path(directory), root)
-    for number, (source, target, _) in enumerate(plan.binds):
+    for number, (_, target, _) in enumerate(plan.binds):
         place = root / target[1:]
         is_below_cover = any(Path(target).is_relative_to(directory) for directory in plan.covers)
         if is_below_cover and not os.path.lexists(place):
