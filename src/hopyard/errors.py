@@ -146,7 +146,7 @@ class ConfigError(UsageError):
 
     def __init__(self, message: str, problems: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(message)
-        self.problems = tuple(problems)
+        self.problems: tuple[tuple[str, str], ...] = tuple(problems)
 
 
 class MetricError(UsageError):
