@@ -283,12 +283,7 @@ def check_written(config: Mapping[str, Any], source: str = "the configuration") 
 
 def problems_of_written(config: Mapping[str, Any]) -> list[Problem]:
     """The problems for which ``check_written`` raises."""
-    problems = problems_of_references(config)
-    try:
-        ExperimentConfig.model_validate(config)
-    except ValidationError as error:
-        problems += problems_of(error, _PARTS, partial=True)
-    return problems
+    return _validated(config, partial=True)[1]
 
 
 def complete(config: Mapping[str, Any], source: str = "the configuration") -> ExperimentConfig:
@@ -302,12 +297,7 @@ def complete(config: Mapping[str, Any], source: str = "the configuration") -> Ex
         ConfigError: with all problems, each with the path of its field.
     """
     _check_plain(config, source)
-    problems = problems_of_references(config)
-    made = None
-    try:
-        made = ExperimentConfig.model_validate(config)
-    except ValidationError as error:
-        problems += problems_of(error, _PARTS)
+    made, problems = _validated(config)
     problems += _problems_between(config)
     if made is not None and not problems:
         problems += _problems_of_number(made)
@@ -327,6 +317,21 @@ def schema() -> dict[str, Any]:
     made["title"], made["description"] = "Experiment", "The configuration of an experiment of Hopyard."
     made["anyOf"] = [{"required": made.pop("required")}, {"required": ["template"]}]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
+
+
+def _validated(
+    config: Mapping[str, Any], *, partial: bool = False
+) -> tuple[ExperimentConfig | None, list[Problem]]:
+    """The configuration, None if a field breaks a rule, and the problems of single fields.
+
+    Args:
+        partial: whether fields may be missing that a template could give.
+    """
+    problems = problems_of_references(config)
+    try:
+        return ExperimentConfig.model_validate(config), problems
+    except ValidationError as error:
+        return None, problems + problems_of(error, _PARTS, partial=partial)
 
 
 def _check_plain(config: Any, source: str) -> None:
