@@ -12,12 +12,13 @@ import typer
 from rich.table import Table
 
 from hopyard.cli import run_commands, run_results
+from hopyard.cli.run_json import UNREADABLE, run_json, summary_json
 from hopyard.cli.run_stores import RunId, StorePath, describe_holder, open_existing
-from hopyard.cli.terminal import console, say
+from hopyard.cli.terminal import JsonOption, console, say, show_json
 from hopyard.errors import StorageError
-from hopyard.hopper.history import committed_units, rules_broken_by, traffic_of
+from hopyard.hopper.history import Totals, committed_units, rules_broken_by, totals_of
 from hopyard.hopper.journal import holder, read_records
-from hopyard.hopper.state import JournalRecord, TrialState
+from hopyard.hopper.state import TrialState
 from hopyard.tune import Run, list_runs
 from hopyard.tune.asking import extension_waits
 from hopyard.tune.describing import describe_epochs, describe_number, describe_params, describe_state
@@ -25,67 +26,86 @@ from hopyard.tune.listing import RunSummary, find_run, summary
 from hopyard.tune.rows import epochs_of
 from hopyard.wording import counted
 
+_MOST = 20
 _DRIVEN = ("running", "paused", "waits for its store")
 
 app: typer.Typer = typer.Typer(help="Look at runs, steer them, and continue them.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_command(store: StorePath) -> None:
+def list_command(store: StorePath, as_json: JsonOption = False) -> None:
     """List the runs of a store."""
     opened = open_existing(store)
+    found: dict[str, RunSummary | StorageError] = {}
+    for run_id in list_runs(opened):
+        try:
+            found[run_id] = summary(opened, run_id)
+        except StorageError as error:  # one that cannot be read hides no other
+            found[run_id] = error
+    if as_json:
+        show_json([summary_json(run_id, each) for run_id, each in found.items()])
+    else:
+        _show_list(found, f"{opened.url} holds no runs. {_elsewhere(store)}")
+
+
+def _show_list(found: dict[str, RunSummary | StorageError], none: str) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", no_wrap=True)
     for title in ("status", "begun", "trials"):
         table.add_column(title, no_wrap=True, justify="right" if title == "trials" else "left")
     table.add_column("best")
-    damaged = []
-    for run_id in list_runs(opened):
-        try:
-            table.add_row(*_line(summary(opened, run_id)))
-        except StorageError as error:  # one that cannot be read hides no other
-            table.add_row(run_id, "unreadable", "", "", "")
-            damaged.append(str(error))
+    for run_id, each in found.items():
+        table.add_row(*((run_id, UNREADABLE, "", "", "") if isinstance(each, StorageError) else _line(each)))
     if table.row_count:
         console().print(table)
     else:
-        say(f"{opened.url} holds no runs. {_elsewhere(store)}")
-    for text in damaged:
-        say(text, style="red")
+        say(none)
+    for each in found.values():
+        if isinstance(each, StorageError):
+            say(str(each), style="red")
 
 
 @app.command()
 def describe(
     store: StorePath,
     run_id: RunId,
-    most: Annotated[int, typer.Option(help="Trials to show.", min=1)] = 20,
+    most: Annotated[
+        int | None, typer.Option(help="Trials to show; none: 20, or all with --json.", min=1)
+    ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show a run: leaderboard, schedule in numbers, failures, and whether the schedule kept its rules."""
     folder = find_run(open_existing(store), run_id)
     held = holder(folder)  # before reading: what a driver writes is there before it lets go
     records = list(read_records(folder))  # once: they may be many
     run = Run(folder, run_id, records, held)
-    settings, header = run.settings, run.state.header
-    by = f" by {describe_holder(held)}" if held is not None and run.state.finished is None else ""
-    say(f"run {run_id}: {run.status}{by}, {settings['kind']} search, seed {settings['seed']}")
-    say(f"search space: {settings['search_space']}")
-    trained_on = (header.get("data") or {}).get("train")
-    if trained_on is not None:
-        say(f"trained on {trained_on}")
-    layout = header["layout"]
-    say(f"{_counted(run)}, {header['num_epochs']} epochs over {layout['train']} partitions\n")
-    console().print(leaderboard(run, most))
     units = committed_units(records)
-    say(f"\n{_schedule_in_numbers(units)}")
+    totals, broken = totals_of(units), rules_broken_by(units, run.state.layout)
+    if as_json:
+        show_json(run_json(run, totals, broken, most))
+        return
+    _show_header(run)
+    console().print(leaderboard(run, most or _MOST))
+    say(f"\n{_schedule_in_numbers(totals)}")
     for trial in run.failures():
         assert trial.error is not None
         say(f"trial {trial.number} failed: {trial.error.describe()}")
-    broken = rules_broken_by(units, run.state.layout)
     for rule in broken:
         say(f"broken: {rule}", style="red")
     if run.state.units and not broken:
         say("every trial visited every partition once an epoch, one unit at a time: yes")
     say(_next_step(run, store, extension_waits(folder, run.state.controls)))
+
+
+def _show_header(run: Run) -> None:
+    settings, header, held = run.settings, run.state.header, run.holder
+    by = f" by {describe_holder(held)}" if held is not None and run.state.finished is None else ""
+    say(f"run {run.run_id}: {run.status}{by}, {settings['kind']} search, seed {settings['seed']}")
+    say(f"search space: {settings['search_space']}")
+    trained_on = (header.get("data") or {}).get("train")
+    if trained_on is not None:
+        say(f"trained on {trained_on}")
+    say(f"{_counted(run)}, {header['num_epochs']} epochs over {header['layout']['train']} partitions\n")
 
 
 def _next_step(run: Run, store: str, to_be_extended: bool) -> str:
@@ -115,7 +135,7 @@ def _elsewhere(path: str) -> str:
     return f"These do: {', '.join(found)}." if found else "Give the path that LocalStore(...) was given."
 
 
-def leaderboard(run: Run, most: int = 20) -> Table:
+def leaderboard(run: Run, most: int = _MOST) -> Table:
     """The run's trials as a table for the terminal, best first. States are shown unless all are completed, and which
     trials are copies if any is."""
     trials = run.state.ranked()
@@ -157,13 +177,10 @@ def _counted(run: Run) -> str:
     return f"{counted(len(run.state.trials), 'trial')} ({states})"
 
 
-def _schedule_in_numbers(units: list[JournalRecord]) -> str:
-    if not units:
+def _schedule_in_numbers(totals: Totals) -> str:
+    if totals.busy is None:
         return "no unit is done yet"
-    workers = len({unit["w"] for unit in units})
-    span = max(unit["z"] for unit in units) - min(unit["a"] for unit in units)
-    busy = sum(unit["z"] - unit["a"] for unit in units) / (workers * span)
-    traffic = traffic_of(units)
+    traffic = totals.traffic
     beside = ""
     if traffic.beside is not None and traffic.away is not None:
         beside = (
@@ -171,8 +188,8 @@ def _schedule_in_numbers(units: list[JournalRecord]) -> str:
             "where not (as the store said)"
         )
     return (
-        f"{counted(len(units), 'unit')} on {counted(workers, 'worker')} in {span:.1f} s, busy {busy:.0%} of the time; "
-        f"{traffic.hops:,} hops between workers\n"
+        f"{counted(totals.units, 'unit')} on {counted(totals.workers, 'worker')} in {totals.seconds:.1f} s, busy "
+        f"{totals.busy:.0%} of the time; {traffic.hops:,} hops between workers\n"
         f"states that moved: {traffic.moved / 1e6:.1f} MB read by workers that lacked them, "
         f"{traffic.written / 1e6:.1f} MB written\n"
         f"data that stayed: {traffic.read / 1e6:.1f} MB of batches read by workers from their partitions"

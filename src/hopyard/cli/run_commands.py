@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from hopyard.cli.run_json import RunLines
 from hopyard.cli.run_stores import RunId, StorePath, describe_holder, open_existing
-from hopyard.cli.terminal import console, say
+from hopyard.cli.terminal import JsonLinesOption, complain, console, say
 from hopyard.errors import NotFoundError, RunHeldError, RunInterruptedError, UsageError
 from hopyard.hopper.state import ENDED
 from hopyard.storage import Store
@@ -30,14 +31,19 @@ def add_to(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def watch_command(store: StorePath, run_id: RunId) -> None:
+def watch_command(store: StorePath, run_id: RunId, as_json: JsonLinesOption = False) -> None:
     """Show a run as it goes on, until it ends. Ctrl-C ends the watching, not the run."""
     folder = find_run(open_existing(store), run_id)
     try:
+        if as_json:
+            lines = RunLines()
+            state = watch(folder, run_id, lines)
+            lines.ended(state, status(state))
+            return
         with ProgressDisplay(console=console()) as progress:
             state = watch(folder, run_id, progress)
     except KeyboardInterrupt:
-        say(f"run {run_id} goes on; this has only looked at it.")
+        (complain if as_json else say)(f"run {run_id} goes on; this has only looked at it.")
         return
     found = status(state)
     more = "" if found in ENDED else f"; go on with it: hopyard run resume {store} {run_id}"

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from hopyard.cli.run_json import compared_json
 from hopyard.cli.run_stores import RunId, StorePath, open_existing
-from hopyard.cli.terminal import console, say
+from hopyard.cli.terminal import JsonOption, console, say, show_json
 from hopyard.tune import open_run
 from hopyard.tune.compare import compare
 from hopyard.tune.describing import describe_epochs, describe_number, describe_params
@@ -21,11 +22,16 @@ def add_to(app: typer.Typer) -> None:
 
 
 def compare_command(
-    store: StorePath, run_ids: Annotated[list[str], typer.Argument(help="Ids of runs, at least one.")]
+    store: StorePath,
+    run_ids: Annotated[list[str], typer.Argument(help="Ids of runs, at least one.")],
+    as_json: JsonOption = False,
 ) -> None:
     """Show runs side by side: what they came to, and the settings in which they differ."""
     opened = open_existing(store)
     found = compare([open_run(opened, run_id) for run_id in run_ids]).to_dict("records")
+    if as_json:
+        show_json(compared_json(found))
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("run", "status", "trials", "epochs", "best", "seconds"):
         table.add_column(title, no_wrap=True, justify="left" if title in ("run", "status") else "right")

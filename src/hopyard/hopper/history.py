@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hopyard.hopper.scheduler import Layout
@@ -48,6 +48,35 @@ def traffic_of(units: Iterable[JournalRecord]) -> Traffic:
             sums.update(beside=unit["beside"], away=unit["read"] - unit["beside"])
     places_known = (sums["beside"], sums["away"]) if known else (None, None)
     return Traffic(hops, sums["moved"], sums["written"], sums["read"], *places_known)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Totals of the committed units of a run.
+
+    Attributes:
+        units: number of them; workers: of those that did them.
+        seconds: from the start of the first to the end of the last; 0 without any.
+        busy: share of these seconds in which workers were in a unit, 0 to 1; None without any unit.
+        traffic: hops, and bytes carried.
+    """
+
+    units: int
+    workers: int
+    seconds: float
+    busy: float | None
+    traffic: Traffic
+
+
+def totals_of(units: Sequence[JournalRecord]) -> Totals:
+    """The totals of committed units."""
+    traffic = traffic_of(units)
+    if not units:
+        return Totals(0, 0, 0.0, None, traffic)
+    workers = len({unit["w"] for unit in units})
+    seconds = max(unit["z"] for unit in units) - min(unit["a"] for unit in units)
+    worked = sum(unit["z"] - unit["a"] for unit in units)
+    return Totals(len(units), workers, seconds, worked / (workers * seconds) if seconds else None, traffic)
 
 
 def read_state(records: Iterable[JournalRecord]) -> RunState:

@@ -24,7 +24,15 @@ from hopyard.errors import (
     TrialError,
     UsageError,
 )
-from hopyard.hopper.history import Traffic, broken_rules, committed_units, read_state, traffic_of
+from hopyard.hopper.history import (
+    Totals,
+    Traffic,
+    broken_rules,
+    committed_units,
+    read_state,
+    totals_of,
+    traffic_of,
+)
 from hopyard.hopper.journal import holder, read_records
 from hopyard.hopper.state import ENDED, JournalRecord, RunState, TrialState, trial_folder
 from hopyard.objects import StateRef
@@ -214,6 +222,10 @@ class Run:
     def traffic(self) -> Traffic:
         """Number of hops of trials between workers, and bytes of states and of data that workers read and wrote."""
         return traffic_of(self.units())
+
+    def totals(self) -> Totals:
+        """Number of units and of workers, the seconds that they took, how busy workers were, and the traffic."""
+        return totals_of(self.units())
 
     def broken_rules(self) -> list[str]:
         """The rules of model hopping that this run's units break: none, if all is well."""

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from hopyard.hopper.journal import JournalFollower, holder
 from hopyard.hopper.state import JournalRecord, RunState
 from hopyard.storage import Store
 from hopyard.tune.asking import WAIT
 from hopyard.tune.listing import check_header, status_of
-from hopyard.tune.progress import ProgressDisplay
 
 FULL = "the run waits: its store is full, or does not answer. It goes on by itself once it can."
 
 
-def watch(
-    folder: Store, run_id: str, progress: ProgressDisplay, wait: Callable[[float], object] = WAIT
-) -> RunState:
+class Display(Protocol):
+    """A display of a run, such as ``ProgressDisplay``: an observer of its records, and the place of messages."""
+
+    def show(self, state: RunState, session: JournalRecord) -> None:
+        """Begin with what was done so far, or with a driver's new session."""
+
+    def say(self, message: str) -> None:
+        """Show a message."""
+
+    def show_table(self) -> None:
+        """Show, at the end, all trials as they are, unless that was shown all along."""
+
+    def __call__(self, state: RunState, record: JournalRecord) -> None:
+        """Show what the record has changed; ``state`` is that after it."""
+
+
+def watch(folder: Store, run_id: str, progress: Display, wait: Callable[[float], object] = WAIT) -> RunState:
     """Show the run in ``folder`` until nobody drives it: one that has ended, at once.
 
     Returns: its state then; ``finished`` is None if its driver is gone.
@@ -53,7 +67,7 @@ def status(state: RunState) -> str:
     return status_of(state.finished, False, None)
 
 
-def _say_commands(progress: ProgressDisplay, record: JournalRecord) -> None:
+def _say_commands(progress: Display, record: JournalRecord) -> None:
     """Announce a user's command or an extension, as the driver itself does where it runs."""
     if record["r"] == "extend":
         progress.say(

@@ -1,0 +1,153 @@
+"""JSON of runs, as ``hopyard run ... --json`` prints it; docs/cli.md documents the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from hopyard.cli.terminal import show_json_line
+from hopyard.errors import Evidence, StorageError
+from hopyard.hopper.history import Totals
+from hopyard.hopper.state import JournalRecord, RunState, TrialState
+from hopyard.tune import Run
+from hopyard.tune.describing import describe_state
+from hopyard.tune.listing import RunSummary
+from hopyard.tune.rows import epochs_of
+
+UNREADABLE = "unreadable"
+
+
+def summary_json(run_id: str, run: RunSummary | StorageError) -> dict[str, Any]:
+    """A run of a list; a run that cannot be read has the reason in ``error``, and null in place of the rest."""
+    keys = ("begun", "num_trials", "metric", "best", "driver")
+    if isinstance(run, StorageError):
+        return {"run": run_id, "status": UNREADABLE, **dict.fromkeys(keys), "error": str(run)}
+    values = (_time(run.created), run.trials, run.metric, run.best, _driver(run.holder))
+    return {"run": run_id, "status": run.status, **dict(zip(keys, values, strict=True)), "error": None}
+
+
+def run_json(run: Run, totals: Totals, broken: Sequence[str], most: int | None = None) -> dict[str, Any]:
+    """A run with its trials, best first; ``most``: only so many of them."""
+    state, header = run.state, run.state.header
+    return {
+        "run": run.run_id,
+        "status": run.status,
+        "driver": _driver(run.holder),
+        "kind": run.settings["kind"],
+        "seed": run.settings["seed"],
+        "begun": _time(header["created"]),
+        "search_space": run.settings["search_space"],
+        "trained_on": (header.get("data") or {}).get("train"),
+        "metric": state.metric.key,
+        "mode": state.metric.mode,
+        "epochs": state.num_epochs,
+        "partitions": state.layout.train,
+        "num_trials": len(state.trials),
+        "trials": [_trial(state, trial) for trial in state.ranked()[:most]],
+        "schedule": _schedule(totals),
+        "broken_rules": broken,
+    }
+
+
+def _trial(state: RunState, trial: TrialState) -> dict[str, Any]:
+    best = trial.best
+    return {
+        "trial": trial.number,
+        "status": describe_state(state, trial),
+        "value": best.value if best else None,
+        "best_epoch": best.epoch if best else None,
+        "epochs": epochs_of(state, trial),
+        "unit_seconds": trial.seconds,
+        "copy_of": trial.source,
+        "params": trial.params,
+        "metrics": best.metrics if best else {},
+        "error": _error(trial.error),
+    }
+
+
+def _error(error: Evidence | None) -> dict[str, Any] | None:
+    return None if error is None else error.to_json()
+
+
+def _schedule(totals: Totals) -> dict[str, Any]:
+    traffic = totals.traffic
+    return {
+        "units": totals.units,
+        "workers": totals.workers,
+        "span_seconds": totals.seconds,
+        "busy": totals.busy,
+        "hops": traffic.hops,
+        "states_read_bytes": traffic.moved,
+        "states_written_bytes": traffic.written,
+        "data_read_bytes": traffic.read,
+        "data_beside_bytes": traffic.beside,
+        "data_away_bytes": traffic.away,
+    }
+
+
+def compared_json(rows: Iterable[Mapping[Any, Any]]) -> list[dict[str, Any]]:
+    """Runs side by side, from the rows of ``hopyard.tune.compare``."""
+    renamed = {"trials": "num_trials", "seconds": "driven_seconds"}
+    return [
+        {renamed.get(name, name): value for name, value in row.items()} | {"note": row["note"] or None}
+        for row in rows
+    ]
+
+
+class RunLines:
+    """A run under way as lines of JSON: an event each, of which ``event`` says the kind."""
+
+    def show(self, state: RunState, session: JournalRecord) -> None:
+        """The run as it is when watching begins, or when another driver takes it up."""
+        self._print(
+            "run", run=state.header["run_id"], metric=state.metric.key, mode=state.metric.mode,
+            epochs=state.num_epochs, partitions=state.layout.train, workers=session["workers"],
+            num_trials=len(state.trials),
+        )  # fmt: skip
+
+    def say(self, message: str) -> None:
+        """A message."""
+        self._print("message", text=message)
+
+    def show_table(self) -> None:
+        """Nothing: each event was printed."""
+
+    def ended(self, state: RunState, status: str) -> None:
+        """The end of watching: the run has ended, or nobody drives it."""
+        best = None if state.best is None else state.trials[state.best].best
+        self._print(
+            "end", status=status, num_trials=len(state.trials), best_trial=state.best,
+            best=best.value if best else None, driven_seconds=state.clock,
+        )  # fmt: skip
+
+    def __call__(self, state: RunState, record: JournalRecord) -> None:
+        """The events of a record: validations, ends of trials, lost workers."""
+        kind = record["r"]
+        if kind == "unit":
+            for trial in (state.trials[number] for number in record["t"]):
+                if trial.progress.validated == trial.progress.trained:
+                    self._validated(state, trial, record["w"])
+        elif kind == "end":
+            trial = state.trials[record["t"]]
+            self._print("trial", trial=trial.number, status=trial.status, error=_error(trial.error))
+        elif kind == "lost":
+            self._print("lost", worker=record["w"], trials=record["t"], why=record["why"])
+
+    def _validated(self, state: RunState, trial: TrialState, worker: int) -> None:
+        last = {name: values[-1] for name, values in trial.history.items()}
+        self._print(
+            "validation", trial=trial.number, epoch=trial.progress.validated / state.layout.train,
+            metrics=trial.rung[1] if trial.rung else last, worker=worker, run_seconds=state.clock,
+        )  # fmt: skip
+
+    def _print(self, event: str, **values: Any) -> None:
+        show_json_line({"event": event, **values})
+
+
+def _driver(held: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if held is None else {"host": held.get("host"), "pid": held.get("pid")}
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
