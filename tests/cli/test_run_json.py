@@ -231,7 +231,7 @@ def test_names_beyond_ascii_are_as_they_are(tmp_path: Path) -> None:
         InlineBackend(), store, _estimator, {"größe": hp_choice([0.1]), "名前": hp_choice(["ü"])},
         num_epochs=1, num_partitions=2, run_id="named", progress=False,
     ).fit({"features": features, "label": (features.sum(axis=1) > 0).astype("int64")})  # fmt: skip
-    text = typed("run", "describe", str(tmp_path / "Größen"), "läuft")
+    text = typed("run", "describe", str(tmp_path / "Größen"), "named")
     assert '"größe": 0.1' in text
     assert '"名前": "ü"' in text
     assert document(text)["run"] == "named"

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from hopyard.cli import data_cache
-from hopyard.cli.terminal import console, say
+from hopyard.cli.data_json import prepared_json, summary_json, throughput_json, verified_json
+from hopyard.cli.terminal import JsonOption, console, say, show_json
 from hopyard.data import Prepared, as_source, open_dataset
 from hopyard.data import inspect as inspect_dataset
 from hopyard.data import prepare as prepare_dataset
@@ -79,9 +80,13 @@ def data() -> None:
 
 
 @app.command()
-def inspect(path: DataPath) -> None:
+def inspect(path: DataPath, as_json: JsonOption = False) -> None:
     """Show the columns, rows, row groups and statistics of a dataset."""
-    console().print(inspect_dataset(path))
+    found = inspect_dataset(path)
+    if as_json:
+        show_json(summary_json(found))
+    else:
+        console().print(found)
 
 
 @app.command()
@@ -98,6 +103,7 @@ def prepare(
     seed: Seed = 0,
     types: Annotated[str, typer.Option(help="Of columns of CSV files: id=text,age=int16.")] = "",
     delimiter: Annotated[str, typer.Option(help="Between columns of CSV files: one character, or tab.")] = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Write files as a training and a validation set that can be mapped; what is there already is found again."""
     began = time.monotonic()
@@ -107,7 +113,7 @@ def prepare(
             rows, open_store(store), _validation(validation), _names(features), _names(labels), seed,
             nulls.value, ragged.value, watch=progress,
         )  # fmt: skip
-    _say_prepared(prepared, store, time.monotonic() - began)
+    _show_prepared(prepared, store, time.monotonic() - began, as_json)
 
 
 @app.command("convert-petastorm")
@@ -122,6 +128,7 @@ def convert_petastorm_command(
     images: Annotated[
         EncodedImages, typer.Option(help="keep: as encoded bytes, for images of different sizes.")
     ] = EncodedImages.decode,
+    as_json: JsonOption = False,
 ) -> None:
     """Convert a Petastorm dataset: fields are decoded as its Unischema says, and no pickle of it is loaded."""
     began = time.monotonic()
@@ -131,15 +138,18 @@ def convert_petastorm_command(
             nulls=nulls.value, ragged=ragged.value, images=images.value,
             progress=lambda done, total: progress("converting", done, total),
         )  # fmt: skip
-    _say_prepared(prepared, store, time.monotonic() - began)
+    _show_prepared(prepared, store, time.monotonic() - began, as_json)
 
 
 @app.command()
-def verify(path: DataPath) -> None:
+def verify(path: DataPath, as_json: JsonOption = False) -> None:
     """Compare every byte of all prepared datasets in a store with what was written. Status 1 if something is wrong."""
     with RowProgress(unit="files") as progress:
         verified = verify_data(path, lambda done, total: progress("checking", done, total))
-    say(str(verified))
+    if as_json:
+        show_json(verified_json(verified))
+    else:
+        say(str(verified))
     if not verified.ok:
         raise typer.Exit(1)
 
@@ -161,6 +171,7 @@ def throughput(
     output: Annotated[ArrayKind, typer.Option(help="What batches hold.")] = ArrayKind.numpy,
     seed: Annotated[int, typer.Option(help="Of the permutations.")] = 0,
     nulls: NullsOption = NullPolicy.error,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure how fast a dataset is read here, beside the limits of the machine, and how well it is shuffled."""
     with RowProgress() as progress:
@@ -168,7 +179,10 @@ def throughput(
             open_dataset(path, nulls=nulls.value), batch_size, shuffle, _names(columns), epochs, output.value,
             seed=seed, batches=batches, progress=progress,
         )  # fmt: skip
-    console().print(measured)
+    if as_json:
+        show_json(throughput_json(measured))
+    else:
+        console().print(measured)
 
 
 def _validation(given: str) -> float | str | None:
@@ -184,8 +198,11 @@ def _names(given: str | None) -> list[str] | None:
     return None if given is None else [name.strip() for name in given.split(",")]
 
 
-def _say_prepared(prepared: Prepared, store: str, seconds: float) -> None:
-    """Say the rows prepared, the time taken, the place of each split, and the commands for the next step."""
+def _show_prepared(prepared: Prepared, store: str, seconds: float, as_json: bool) -> None:
+    """Show the rows prepared, the time taken, the place of each split, and the commands for the next step."""
+    if as_json:
+        show_json(prepared_json(prepared, seconds))
+        return
     splits = [split for split in (prepared.train, prepared.val) if split is not None]
     rows = sum(map(len, splits))
     counted = " and ".join(f"{len(split):,} rows for {split.split}" for split in splits)

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from hopyard.cli.terminal import console, say
+from hopyard.cli.data_json import cache_json
+from hopyard.cli.terminal import JsonOption, console, say, show_json
 from hopyard.data import NodeCache, list_cache
 from hopyard.errors import NotFoundError
 from hopyard.wording import describe_bytes
@@ -20,21 +21,26 @@ CachePath = Annotated[
 
 
 @app.command("list")
-def list_command(path: CachePath = None) -> None:
+def list_command(path: CachePath = None, as_json: JsonOption = False) -> None:
     """List what is kept, by the file that it was decoded from: size, last use, total and limit."""
-    console().print(list_cache(_cache(path)))
+    found = list_cache(_cache(path))
+    if as_json:
+        show_json(cache_json(found))
+    else:
+        console().print(found)
 
 
 @app.command()
-def clear(path: CachePath = None) -> None:
+def clear(path: CachePath = None, as_json: JsonOption = False) -> None:
     """Delete all that is kept. It is decoded again when it is read next; nothing else is deleted."""
     cache = _cache(path)
     freed = cache.clear()
-    say(
-        f"{cache.path}: {describe_bytes(freed)} freed"
-        if freed
-        else f"{cache.path}: there was nothing to delete"
-    )
+    if as_json:
+        show_json({"path": cache.path, "freed_bytes": freed})
+    elif freed:
+        say(f"{cache.path}: {describe_bytes(freed)} freed")
+    else:
+        say(f"{cache.path}: there was nothing to delete")
 
 
 def _cache(path: str | None) -> NodeCache:

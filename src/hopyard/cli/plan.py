@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,10 +12,12 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from hopyard.cli.terminal import console, say
+from hopyard.cli.terminal import JsonOption, console, say, show_json
 from hopyard.errors import UsageError
+from hopyard.hopper.plan import Estimate
 from hopyard.hopper.plan import plan as estimate
 from hopyard.search.preview import length_unit, preview_table
+from hopyard.wording import counted
 
 
 def plan(
@@ -32,12 +35,13 @@ def plan(
     partitions: Annotated[int, typer.Option(min=1, help="How many the data is divided into.")] = 8,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows of a mini-batch.")] = 256,
     gbit: Annotated[float, typer.Option(help="Network of one worker, in Gbit/s.")] = 10,
+    as_json: JsonOption = False,
 ) -> None:
     """Estimate time, bytes moved and worker hours of a search; show what a searcher would do."""
     config = None if searcher is None else _config(searcher)
-    if config is not None:
-        _print_preview(config)
-    if workers is None and config is not None:
+    preview = None if config is None else _preview(config)
+    if workers is None and preview is not None:
+        _show(preview, None, as_json)
         return
     needed = {"--workers": workers, "--rows": rows, "--data-gb": data_gb}
     needed |= {"--rows-per-second or --seconds-per-unit": rows_per_second or seconds_per_unit}
@@ -68,6 +72,64 @@ def plan(
         batch_size=batch_size,
         network_bytes_per_second=gbit * 1e9 / 8,
     )
+    _show(preview, estimates, as_json)
+
+
+@dataclass(frozen=True)
+class _Preview:
+    """What a searcher would do: groups of trials and the units of each, and what the units are."""
+
+    unit: str
+    groups: list[tuple[int, int]]
+
+    @property
+    def trials(self) -> int:
+        return sum(number for number, _ in self.groups)
+
+    @property
+    def units(self) -> int:
+        return sum(number * units for number, units in self.groups)
+
+
+def _preview(config: dict[str, Any]) -> _Preview:
+    return _Preview(length_unit(config) or "units", preview_table(config))
+
+
+def _show(preview: _Preview | None, estimates: list[Estimate] | None, as_json: bool) -> None:
+    if as_json:
+        show_json({"searcher": _preview_json(preview), "estimates": _estimates_json(estimates)})
+        return
+    if preview is not None:
+        _print_preview(preview)
+    if estimates is not None:
+        _print_estimates(estimates)
+
+
+def _preview_json(preview: _Preview | None) -> dict[str, Any] | None:
+    if preview is None:
+        return None
+    groups = [{"num_trials": trials, "units_each": units} for trials, units in preview.groups]
+    return {"unit": preview.unit, "num_trials": preview.trials, "units": preview.units, "groups": groups}
+
+
+def _estimates_json(estimates: list[Estimate] | None) -> list[dict[str, Any]] | None:
+    if estimates is None:
+        return None
+    return [
+        {
+            "way": each.way,
+            "total_seconds": each.seconds,
+            "worker_hours": each.worker_hours,
+            "moved_bytes": round(each.bytes_moved),
+            "stored_bytes": round(each.bytes_stored),
+            "bucket_read_bytes": round(each.bytes_read),
+            "bucket_requests": round(each.requests),
+        }
+        for each in estimates
+    ]
+
+
+def _print_estimates(estimates: list[Estimate]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("way")
     for title in ("hours", "GB moved", "GB of data stored", "worker hours", "GB out of a bucket", "requests"):
@@ -89,17 +151,14 @@ def _missing(options: list[str]) -> UsageError:
     )
 
 
-def _print_preview(config: dict[str, Any]) -> None:
-    rows, unit = preview_table(config), length_unit(config) or "units"
+def _print_preview(preview: _Preview) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("trials", justify="right")
-    table.add_column(f"{unit} each", justify="right")
-    for trials, units in rows:
+    table.add_column(f"{preview.unit} each", justify="right")
+    for trials, units in preview.groups:
         table.add_row(f"{trials:,}", f"{units:,}")
     console().print(table)
-    trials = sum(number for number, _ in rows)
-    total = sum(number * units for number, units in rows)
-    say(f"{trials:,} trial{'' if trials == 1 else 's'}, {total:,} {unit} in all\n")
+    say(f"{counted(preview.trials, 'trial')}, {preview.units:,} {preview.unit} in all\n")
 
 
 def _config(path: Path) -> dict[str, Any]:

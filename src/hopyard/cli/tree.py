@@ -6,7 +6,7 @@ import typer
 
 from hopyard import __version__
 from hopyard.cli.commands import Commands
-from hopyard.cli.terminal import say
+from hopyard.cli.terminal import JsonOption, say, show_json
 
 
 class _Hopyard(Commands):
@@ -42,6 +42,9 @@ def hopyard() -> None:
 
 
 @app.command()
-def version() -> None:
+def version(as_json: JsonOption = False) -> None:
     """Print the version."""
-    say(__version__)
+    if as_json:
+        show_json({"version": __version__})
+    else:
+        say(__version__)
