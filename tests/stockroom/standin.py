@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.stockroom.records import Record, Shelf
 from hopyard.stockroom.views.guard import Guard
@@ -40,6 +42,9 @@ class Staged(_Records):
         self.guard = Guard()
         self.writer: PackfileWriter = self.stored.writing()
         super().__init__(self.writer, {})
+
+    def writing(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def set(self, shelf: Shelf, name: str, record: Record | None) -> None:
         if record is None:

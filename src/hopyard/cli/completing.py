@@ -80,6 +80,25 @@ def complete_model(incomplete: str) -> list[str]:
     return _on_shelf("model", incomplete)
 
 
+def complete_registered(incomplete: str) -> list[str]:
+    """Registered models that begin so."""
+    return _of_room(incomplete, lambda room: room.registry)
+
+
+def complete_version(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Numbers of versions, the latest first, and labels, of the registered model that was named, that begin so."""
+    # An option without its value yet ends parsing before the arguments are named.
+    name = ctx.params.get("name") or next(iter(ctx.args), "")
+
+    def versions(room: StockRoom) -> Iterator[str]:
+        if name in room.registry:
+            found = room.registry[name]
+            yield from map(str, sorted(found, reverse=True))
+            yield from (label for version in found.values() for label in version.labels)
+
+    return _of_room(incomplete, versions)
+
+
 def complete_run(incomplete: str) -> list[str]:
     """Runs that begin so."""
     return _on_shelf("run", incomplete)

@@ -23,6 +23,10 @@ class _Hopyard(Commands):
         "run": ("hopyard.cli.run:app", "Look at runs, steer them, and continue them."),
         "data": ("hopyard.cli.data:app", "Look at datasets, prepare them, measure them."),
         "store": ("hopyard.cli.store:app", "Try stores, and measure them."),
+        "model": (
+            "hopyard.cli.model:app",
+            "Registered models of a stockroom, of which every version is kept.",
+        ),
         "stock": ("hopyard.cli.stock:app", "Versions of data, models and experiments, beside git."),
     }
 

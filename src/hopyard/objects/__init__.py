@@ -3,7 +3,7 @@
 from hopyard.objects.digests import Hasher, derive_seed, digest, digest_json
 from hopyard.objects.lease import Lease
 from hopyard.objects.numbered import NumberedLog
-from hopyard.objects.states import StateRef, load_part, load_state, save_state
+from hopyard.objects.states import StateRef, load_part, load_state, save_state, state_digest
 from hopyard.objects.tensors import Tensor
 from hopyard.objects.tree import Tree, flatten, unflatten
 
@@ -21,5 +21,6 @@ __all__ = [
     "load_part",
     "load_state",
     "save_state",
+    "state_digest",
     "unflatten",
 ]

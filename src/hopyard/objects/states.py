@@ -145,6 +145,12 @@ def save_state(
     return _save(store, rest, previous, saved, list(tree))
 
 
+def state_digest(tree: Tree) -> str:
+    """The digest that ``save_state`` would give ``tree``, saved without parts; nothing is written."""
+    tensors, skeleton = flatten(tree)
+    return _digest(skeleton, ((path, tensor.digest) for path, tensor in tensors.items()), [], ())
+
+
 def load_state(
     store: Store,
     ref: StateRef,

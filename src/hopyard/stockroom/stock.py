@@ -12,6 +12,7 @@ from hopyard.errors import UsageError
 from hopyard.stockroom import maintenance
 from hopyard.stockroom.catalog.differences import Diff
 from hopyard.stockroom.catalog.exporting import export
+from hopyard.stockroom.catalog.registry import Registering, Registry
 from hopyard.stockroom.catalog.shelves import Revision, Shelves
 from hopyard.stockroom.experiments import StockRun
 from hopyard.stockroom.git import Head, Place, facts, find
@@ -155,6 +156,11 @@ class StockRoom(Shelves):
     def view(self) -> View:
         """The things of all shelves, as they are read here."""
         return self._session.view
+
+    @property
+    def registry(self) -> Registry:
+        """Registered models by name, each with its versions; ``stock.registry.register(...)`` adds one."""
+        return Registry(self.view, lambda: Registering(self._session.author, self.head.commit))
 
     @property
     def head(self) -> Head:

@@ -6,7 +6,7 @@ import itertools
 import logging
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -69,6 +69,9 @@ if TYPE_CHECKING:
     import keras
     import pandas as pd
     import torch
+
+    from hopyard.stockroom import StockRoom
+    from hopyard.stockroom.catalog.registry import ModelVersion
 
 _log = logging.getLogger("hopyard")
 
@@ -494,6 +497,35 @@ class Model:
             raise UsageError(f"{path} already holds another model; delete the directory or give another one.")
         return Path(path)
 
+    def register(
+        self,
+        stock: StockRoom | str | os.PathLike[str],
+        name: str,
+        *,
+        description: str = "",
+        labels: Iterable[str] = (),
+    ) -> ModelVersion:
+        """Register the model as the next version of ``name`` in a stockroom, with its parameters, the metrics of its
+        best epoch, run and trial; committed at once, within a block at its end.
+
+        Weights that the stockroom has, such as those that a search with ``stock=`` has committed, are not written
+        again. Its version downloads as what :meth:`save` writes.
+
+        Args:
+            stock: the stockroom, or a folder in it.
+            name: of the registered model; its first version has the number 1.
+            description: any text.
+            labels: words for people: ``["production"]``.
+
+        Raises:
+            NotFoundError: the weights were not kept, or there is no stockroom.
+            UsageError: the name cannot be one.
+        """
+        from hopyard.tune.registering import register
+
+        data = None if self._run is None else str(self._run.settings["data"])
+        return register(self, stock, name, description, labels, data)
+
     def export(self, path: str | Path, example: Any = None) -> Path:
         """Write the model in the format that the path's suffix names: ``.onnx``.
 
@@ -574,6 +606,10 @@ class Model:
     def packed(self) -> Packed:
         """The model as bytes, without its run."""
         return Packed(self.info, self._weights)
+
+    def contents(self) -> tuple[ModelInfo, Weights]:
+        """What is known of the model without loading it, and where its bytes are."""
+        return self.info, self._weights
 
     def weights(self) -> tuple[Store, StateRef]:
         """Store and reference of the weights: with ``init_from=``, other trials start from these."""

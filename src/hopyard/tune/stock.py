@@ -90,12 +90,12 @@ class FitOutcome:
             HopyardError: it could not be; the run is safe, and the next ``fit`` tries again.
         """
         try:
-            with self._opened() as room, room.enable_write(_message(run)):
+            with opened(self._arguments.stock) as room, room.enable_write(_message(run)):
                 if self._is_there(room, run):
                     return
                 assert isinstance(room.view, Draft)
                 self._write(room.view, run, asdict(facts(room.place)))
-            with self._opened() as room:
+            with opened(self._arguments.stock) as room:
                 announce(f"the outcome of run {run.run_id} is committed: {str(room.head.commit)[:12]}")
         except HopyardError as error:
             said = (
@@ -105,15 +105,6 @@ class FitOutcome:
             error.add_note(said)
             announce(said)
             raise
-
-    @contextmanager
-    def _opened(self) -> Iterator[StockRoom]:
-        stock = self._arguments.stock
-        if isinstance(stock, StockRoom):
-            yield stock
-        else:
-            with StockRoom(stock) as room:
-                yield room
 
     def _is_there(self, room: StockRoom, run: Run) -> bool:
         if room.view.record("run", run.run_id) is None:
@@ -167,6 +158,16 @@ class FitOutcome:
             "has_init_from": program.init_from is not None,
             "trials": [_trial(trial) for trial in run.state.ranked()],
         }
+
+
+@contextmanager
+def opened(stock: StockRoom | str | os.PathLike[str]) -> Iterator[StockRoom]:
+    """A stockroom that was given; one that was given by its path is opened meanwhile."""
+    if isinstance(stock, StockRoom):
+        yield stock
+    else:
+        with StockRoom(stock) as room:
+            yield room
 
 
 def read_about(stored: RunView) -> dict[str, Any]:

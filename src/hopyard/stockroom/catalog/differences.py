@@ -18,6 +18,7 @@ from hopyard.stockroom.experiments import values
 from hopyard.stockroom.maps import Key, SortedMap
 from hopyard.stockroom.models.content import read
 from hopyard.stockroom.models.describe import compare
+from hopyard.stockroom.models.versions import read_note
 from hopyard.stockroom.packfiles import Objects, PackfileWriter
 from hopyard.stockroom.records import (
     ColumnRecord,
@@ -143,6 +144,7 @@ class Difference:
             yield from self._lines_of_samples()
         elif any(self._both(ModelRecord)) and self.how == "changed":
             yield from _some(list(map(str, self.tensors())), "tensors")
+            yield from self._lines_of_version()
         elif any(self._both(ValueRecord)):
             was, now = self.values
             yield {"added": f"{now!r}", "removed": f"was {was!r}", "changed": f"{was!r} -> {now!r}"}[self.how]
@@ -152,6 +154,19 @@ class Difference:
             record = self.after or self.before
             if isinstance(record, DatasetRecord | RunRecord):
                 yield self.describe(record)
+
+    def _lines_of_version(self) -> Iterator[str]:
+        """Differences in what is noted of a registered version."""
+        before, after = (
+            None if record is None or record.about is None else read_note(self._objects, record, self.path)
+            for record in self._both(ModelRecord)
+        )
+        if before is None or after is None:
+            return
+        for name in ("description", "labels"):
+            was, now = getattr(before, name), getattr(after, name)
+            if was != now:
+                yield f"{name}: {was!r} -> {now!r}"
 
     def _lines_of_samples(self) -> Iterator[str]:
         if self.how != "changed":

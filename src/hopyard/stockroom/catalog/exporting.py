@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 
 from hopyard.data import Dataset
 from hopyard.errors import NotFoundError, UsageError
+from hopyard.stockroom.catalog.replacing import replaced
 from hopyard.stockroom.catalog.shelves import Shelves
 from hopyard.stockroom.data.column import SampleColumn
 from hopyard.stockroom.data.drafts import ColumnDraft
@@ -25,8 +25,6 @@ from hopyard.stockroom.models import export_safetensors
 from hopyard.stockroom.records import thing_of
 from hopyard.stockroom.records.quoting import quoted
 from hopyard.storage.names import path_given
-from hopyard.storage.oserrors import write_errors
-from hopyard.storage.temporary import temporary_name
 
 _AT_ONCE = 32 << 20  # bytes
 _FOLDER = "a folder (a name without a suffix)"
@@ -60,7 +58,7 @@ def export(shelves: Shelves, path: str, target: str | os.PathLike[str]) -> Path:
     elif shelf == "experiment":
         _check_suffix(path, file, ".json")
         text = _json(path, shelves.experiment[name])
-        _replaced(file, lambda temporary: _write_text(temporary, text))
+        replaced(file, lambda temporary: _write_text(temporary, text))
     elif shelf == "data":
         _export_data(path, shelves.data[name], file)
     else:
@@ -75,7 +73,7 @@ def _export_data(path: str, item: Any, file: Path) -> None:
     column = item.snapshot() if isinstance(item, ColumnDraft) else item
     if isinstance(column, Dataset):
         _check_suffix(path, file, "")
-        _replaced(file, lambda temporary: _write_dataset(column, temporary))
+        replaced(file, lambda temporary: _write_dataset(column, temporary))
         return
     if column.kind == "tensor" and is_uncommon(column.record.dtype):
         raise UsageError(
@@ -90,12 +88,12 @@ def _export_data(path: str, item: Any, file: Path) -> None:
                 f"{file.suffix} does not hold. Export it as {'.parquet, or as ' if is_list else ''}{_FOLDER}."
             )
         write = _write_npy if file.suffix == ".npy" else partial(_write_npz, path)
-        _replaced(file, lambda temporary: write(column, temporary))
+        replaced(file, lambda temporary: write(column, temporary))
     elif file.suffix == ".parquet":
-        _replaced(file, lambda temporary: _write_parquet(path, column, temporary))
+        replaced(file, lambda temporary: _write_parquet(path, column, temporary))
     else:
         _check_suffix(path, file, "")
-        _replaced(file, lambda temporary: _write_folder(path, column, temporary))
+        replaced(file, lambda temporary: _write_folder(path, column, temporary))
 
 
 def _check_suffix(path: str, file: Path, suffix: str) -> None:
@@ -104,23 +102,6 @@ def _check_suffix(path: str, file: Path, suffix: str) -> None:
         raise UsageError(
             f"{path} cannot be exported to {file.name}: it is written as {kinds.get(suffix, suffix)}."
         )
-
-
-def _replaced(file: Path, write: Callable[[Path], None]) -> None:
-    temporary = file.with_name(file.name + temporary_name())
-    try:
-        with write_errors(file):
-            write(temporary)
-            if file.is_dir() and any(file.iterdir()):
-                raise UsageError(f"the folder {file} is not empty. Give another one, or empty it.")
-            if file.is_dir():
-                file.rmdir()
-            temporary.replace(file)
-    finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary)
-        else:
-            temporary.unlink(missing_ok=True)
 
 
 def _blocks(column: SampleColumn) -> Iterator[Any]:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
+from hopyard.stockroom.catalog.registry import Registry
 from hopyard.stockroom.data.shelf import DataShelf
 from hopyard.stockroom.experiments import ExperimentShelf
 from hopyard.stockroom.history.commits import Commit, read_commit
@@ -46,6 +47,11 @@ class Shelves(ABC):
     def experiment(self) -> ExperimentShelf:
         """Values by name, and runs."""
         return ExperimentShelf(self.view)
+
+    @property
+    def registry(self) -> Registry:
+        """Registered models by name, each with its versions."""
+        return Registry(self.view)
 
 
 class ViewShelves(Shelves):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -17,6 +18,7 @@ REMOVED_THERE = "changed here, removed there"
 COLUMN_REMOVED_HERE = "column removed here, samples changed there"
 COLUMN_REMOVED_THERE = "samples changed here, column removed there"
 OTHER_SETTINGS = "dtype or shape differ"
+BOTH_REGISTERED = "both registered a version of this number"
 
 _LONGEST = 60
 
@@ -101,9 +103,18 @@ def check_resolve(resolve: Any) -> None:
 
 
 def counted_conflicts(conflicts: list[Conflict]) -> str:
-    """The number of conflicts and their list, for messages."""
+    """The number of conflicts and their list, for messages; of versions of registered models how to keep both."""
     how_many = "1 change conflicts" if len(conflicts) == 1 else f"{len(conflicts)} changes conflict"
-    return f"{how_many}:\n{listed(conflicts)}"
+    said = f"{how_many}:\n{listed(conflicts)}"
+    registered = [conflict.path for conflict in conflicts if conflict.kind == BOTH_REGISTERED]
+    if not registered:
+        return said
+    name, _, number = registered[0].partition("/")[2].rpartition("/")
+    return (
+        f"{said}\nOf two versions of one number --resolve keeps one. To keep both, give one of them a number that "
+        "neither side has, commit, and do this again: on the branch where it may change, hopyard model renumber "
+        f"{shlex.quote(name)} {number}; in Python stock.registry.renumber({name!r}, {number})."
+    )
 
 
 def listed(conflicts: list[Conflict], most: int = 10) -> str:
@@ -121,7 +132,8 @@ def _short(value: Any) -> str:
         kind = f"{value.dtype} of shape {value.shape}" if value.kind == "tensor" else value.kind
         return f"{value.count} of {kind}"
     if isinstance(value, ModelRecord):
-        return f"{value.nbytes} bytes, {value.tree[:12]}"
+        registered = "" if value.about is None else f", registered as {value.about[:12]}"
+        return f"{value.nbytes} bytes, {value.tree[:12]}{registered}"
     if isinstance(value, DatasetRecord):
         return f"{value.rows} rows, {value.manifest[:12]}"
     shape = getattr(value, "shape", None)

@@ -25,6 +25,7 @@ from hopyard.stockroom.history.commits import is_ancestor, merge_bases, read_com
 from hopyard.stockroom.history.conflicts import (
     BOTH_ADDED,
     BOTH_CHANGED,
+    BOTH_REGISTERED,
     COLUMN_REMOVED_HERE,
     COLUMN_REMOVED_THERE,
     OTHER_SETTINGS,
@@ -38,7 +39,15 @@ from hopyard.stockroom.history.conflicts import (
 )
 from hopyard.stockroom.maps import SortedMap, encode, merge
 from hopyard.stockroom.packfiles import PackfileWriter
-from hopyard.stockroom.records import ColumnRecord, DatasetRecord, Json, Record, ValueRecord, parse
+from hopyard.stockroom.records import (
+    ColumnRecord,
+    DatasetRecord,
+    Json,
+    ModelRecord,
+    Record,
+    ValueRecord,
+    parse,
+)
 from hopyard.stockroom.views.view import ObjectReader, place_of
 
 _DISPUTED = "disputed"
@@ -301,4 +310,6 @@ def _kind(before: Any, here: Any, there: Any) -> str:
         return COLUMN_REMOVED_THERE if isinstance(here, ColumnRecord) else REMOVED_THERE
     if isinstance(here, ColumnRecord) and isinstance(there, ColumnRecord) and here.settings != there.settings:
         return OTHER_SETTINGS
+    if before is None and all(isinstance(side, ModelRecord) and side.about for side in (here, there)):
+        return BOTH_REGISTERED
     return BOTH_ADDED if before is None else BOTH_CHANGED

@@ -178,16 +178,15 @@ class Walk:
             self._thing(thing, record, by)
 
     def _thing(self, thing: str, record: Record, by: str) -> None:
-        """A model, a run or a value: the first object that it needs leads to all others."""
-        last = (
-            record.tree
-            if isinstance(record, ModelRecord)
-            else record.content
-            if isinstance(record, RunRecord)
-            else ""
-        )
-        if last in self.found:
+        """A model, a run or a value: the first objects that it needs lead to all others."""
+        first: list[str] = []
+        if isinstance(record, ModelRecord):
+            first = [record.tree] if record.about is None else [record.tree, record.about]
+        elif isinstance(record, RunRecord):
+            first = [record.content]
+        if first and all(digest in self.found for digest in first):
             return
+        last = first[0] if first else ""
         try:
             for need in needs_of_thing(_Noting(self._objects), thing, record):
                 last = need.digest

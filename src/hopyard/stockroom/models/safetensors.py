@@ -37,12 +37,15 @@ def export_safetensors(shelf: ModelShelf, name: str, path: str | os.PathLike[str
         NotFoundError: there is no such model, or directory; DataError: it holds what safetensors cannot.
         StorageFullError, NotWritableError: as the file system says.
     """
-    file = Path(path)
+    write_safetensors(shelf.content(name), name, Path(path))
+
+
+def write_safetensors(content: StoredModel, name: str, file: Path) -> None:
+    """The same for a model whose structure was read; ``name`` is for messages."""
     if not file.parent.is_dir():
         raise NotFoundError(
             f"The model {name!r} cannot be exported to {file}: there is no directory {file.parent}. Make it."
         )
-    content = shelf.content(name)
     tensors = content.tensors()
     names = _names(content)
     for where, tensor in tensors.items():

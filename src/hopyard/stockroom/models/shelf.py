@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from hopyard.errors import UsageError
 from hopyard.objects import Tree
 from hopyard.stockroom.models.content import StoredModel, read, write
 from hopyard.stockroom.models.leaves import Taken, take_in
+from hopyard.stockroom.models.versions import split_path
 from hopyard.stockroom.records import ModelRecord
 from hopyard.stockroom.views.shelf import ListedThing, NamedThings
 from hopyard.stockroom.views.view import ObjectReader, writable
@@ -77,7 +79,49 @@ class ModelShelf(NamedThings):
         self._checked(name)
         draft = writable(self._view)
         with draft.guard.write(f"a write to model/{name}"):
+            if self._is_version(name):
+                model, _, number = name.rpartition("/")
+                raise UsageError(
+                    f"model/{name} is version {number} of the registered model {model!r}, whose weights never change. "
+                    f"Register another version: stock.registry.register({model!r}, weights)."
+                )
             draft.set("model", name, write(draft.writer, taken))
+
+    def __delitem__(self, name: str) -> None:
+        """Take a model off the shelf.
+
+        Raises:
+            MissingKeyError: there is none of this name. UsageError: it is the last version of a registered model.
+        """
+        draft = writable(self._view)
+        with draft.guard.write(f"a write to model/{self._checked(name)}"), draft.writing():
+            if self._is_version(name):
+                model, _, number = name.rpartition("/")
+                if not any(each > int(number) for each in self.numbers(model)):
+                    raise UsageError(
+                        f"model/{name} is the last version of the registered model {model!r}, so its number would be "
+                        "given again. Register the next one first; or undo the commit that registered it: hopyard "
+                        "stock revert COMMIT."
+                    )
+            super().__delitem__(name)
+
+    def numbers(self, name: str) -> list[int]:
+        """Numbers of versions that are taken: of those of a registered model, and of models that are called so."""
+        found = (split_path(each) for each in self)
+        return sorted(place[1] for place in found if place is not None and place[0] == name)
+
+    def versions(self) -> dict[str, list[int]]:
+        """The numbers of the versions of each registered model, both sorted."""
+        found: dict[str, list[int]] = {}
+        for each in self:
+            place = split_path(each)
+            if place is not None and self._is_version(each):
+                found.setdefault(place[0], []).append(place[1])
+        return {name: sorted(found[name]) for name in sorted(found)}
+
+    def _is_version(self, name: str) -> bool:
+        record = self._view.record("model", name)
+        return isinstance(record, ModelRecord) and record.about is not None
 
     def content(self, name: str) -> StoredModel:
         """The structure of a stored model: its skeleton, its tensors' dtypes, shapes and digests."""
@@ -89,7 +133,9 @@ class ModelShelf(NamedThings):
         return self._view.objects
 
     def _line(self, name: str) -> ListedThing:
-        return ListedThing(f"model/{name}", "model", None, self.record(name).nbytes)
+        record = self.record(name)
+        what = "model" if record.about is None else "model, registered version"
+        return ListedThing(f"model/{name}", what, None, record.nbytes)
 
     def _content(self, name: str, prefix: str | None) -> StoredModel:
         content = read(self._view.objects, self.record(name), name)

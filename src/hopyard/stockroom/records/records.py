@@ -82,13 +82,16 @@ class ModelRecord:
     Attributes:
         tree: digest of a ``json`` object: skeleton and tensors.
         nbytes: of all its tensors.
+        about: of a registered version, the digest of a ``json`` object: metrics, source, description and so on
+            (``models.versions``). None: the model is not one, and its JSON has no such field.
     """
 
     tree: str
     nbytes: int
+    about: str | None = None
 
     def to_json(self) -> Json:
-        return {"model": dict(vars(self))}
+        return {"model": {key: value for key, value in vars(self).items() if value is not None}}
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ def parse(json: Json, where: str) -> Record:
             return dataset
         if kind == "model":
             model = ModelRecord(**fields)
-            parsing.digest(model.tree), parsing.whole(model.nbytes)
+            parsing.digest(model.tree), parsing.whole(model.nbytes), parsing.digest_or_none(model.about)
             return model
         if kind == "value":
             if isinstance(fields, dict) and fields.keys() == {"json"}:

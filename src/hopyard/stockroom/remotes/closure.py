@@ -14,6 +14,7 @@ from hopyard.stockroom.history.commits import ancestors, read_commit
 from hopyard.stockroom.maps.diff import same
 from hopyard.stockroom.maps.pages import Page, Pages
 from hopyard.stockroom.models import reached
+from hopyard.stockroom.models.versions import read_note
 from hopyard.stockroom.packfiles.layout import META_KINDS
 from hopyard.stockroom.records import (
     ColumnRecord,
@@ -144,6 +145,10 @@ class _Walk:
         elif isinstance(record, ModelRecord):
             for digest in reached(self._objects, record):
                 yield from self._once(digest, "json" if digest == record.tree else "tensor", thing)
+            if record.about is not None:
+                yield from self._once(record.about, "json", thing)
+                for digest, _ in read_note(self._objects, record, thing).files.values():
+                    yield from self._once(digest, "file", thing)
         elif isinstance(record, RunRecord):
             yield from self._run(thing, record)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -62,6 +63,9 @@ class WritableView(View, Protocol):
     @property
     def writer(self) -> PackfileWriter:
         """The writer that objects are added to."""
+
+    def writing(self) -> AbstractContextManager[None]:
+        """One write, from before anything that it depends on is read."""
 
     def set(self, shelf: Shelf, name: str, record: Record | None) -> None:
         """Say this of a thing; None: there is none of this name any more. What it needs was added before."""

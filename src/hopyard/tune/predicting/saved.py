@@ -23,6 +23,7 @@ from hopyard.training import (
 )
 
 INFO = "model.json"
+STATE_FOLDER = "weights"
 _KIND = "model"
 
 
@@ -101,7 +102,7 @@ def write_model(store: Store, info: ModelInfo, weights: Weights) -> None:
     if has_trunk(tree):
         program = _with_trunk(program, info, tree)
     name = _save_with_code(store, program)
-    state = save_state(store.at("weights"), tree)
+    state = save_state(store.at(STATE_FOLDER), tree)
     content = {
         "format": format_header(_KIND),
         "info": asdict(info),
@@ -159,7 +160,7 @@ def read_model(store: Store, where: str) -> tuple[ModelInfo, Weights]:
         ) from error
     check_format(header, _KIND, where=f"the model in {where}")
     columns = {name: tuple(info[name]) for name in ("feature_columns", "label_columns")}
-    weights = Weights(store, content["program"], "weights", StateRef.from_json(content["state"]))
+    weights = Weights(store, content["program"], STATE_FOLDER, StateRef.from_json(content["state"]))
     return ModelInfo(**(info | columns)), weights
 
 

@@ -1,0 +1,275 @@
+"""``hopyard model``: the registry of a stockroom."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from hopyard.cli.completing import (
+    complete_model,
+    complete_registered,
+    complete_revision,
+    complete_run,
+    complete_version,
+)
+from hopyard.cli.run_stores import open_existing
+from hopyard.cli.terminal import JsonOption, console, say, show_json
+from hopyard.errors import UsageError
+from hopyard.stockroom import StockRoom
+from hopyard.stockroom.catalog.registry import TITLES, ModelVersion, Registry, version_row
+from hopyard.stockroom.catalog.shelves import Shelves
+from hopyard.stockroom.history.commits import short
+from hopyard.tune import open_run
+
+app: typer.Typer = typer.Typer(
+    help="Registered models of a stockroom, of which every version is kept.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(help="Of the registered model.", autocompletion=complete_registered)]
+Version = Annotated[
+    str | None,
+    typer.Option(
+        "--version",
+        "-v",
+        help="A number, or a label, of which the latest counts; none: the latest version.",
+        autocompletion=complete_version,
+    ),
+]
+At = Annotated[
+    str | None,
+    typer.Option("--at", help="A revision; none: the present one.", autocompletion=complete_revision),
+]
+Description = Annotated[str | None, typer.Option("--description", "-d", help="Any text.")]
+Labels = Annotated[
+    list[str] | None, typer.Option("--label", "-l", help="A word for people, as production; may be repeated.")
+]
+
+
+@app.command()
+def register(
+    name: Name,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="On the model shelf; none: what the run has made.", autocompletion=complete_model
+        ),
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option(help="Id of the run that made it.", autocompletion=complete_run)
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(help="The store of the run of a search; none: the run is on the experiment shelf."),
+    ] = None,
+    trial: Annotated[int | None, typer.Option(help="Of the run in the store; none: the best one.")] = None,
+    description: Description = None,
+    label: Labels = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="Beside those of the run: name=number; may be repeated.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Register the next version of a model, and commit it: of the model shelf, or of a run of a search in a store."""
+    more: dict[str, Any] = {"description": description or "", "labels": label or ()}
+    metrics = dict(map(_metric, metric or ()))
+    if store is None and trial is not None:
+        raise UsageError(
+            f"--trial {trial} was given without --store, in which the run of the search is. Give both."
+        )
+    if store is not None and (run is None or model is not None or metrics):
+        raise UsageError(
+            "With --store the model of a search is registered, which --run names, with its own metrics. Give --store "
+            "STORE --run RUN, and neither a model of the shelf nor --metric."
+        )
+    with StockRoom() as room:
+        _check_nothing_staged(room)
+        if store is not None:
+            opened = open_run(open_existing(store), str(run))
+            found = opened.best if trial is None else opened.model(trial)
+            version = found.register(room, name, **more)
+        else:
+            with room.enable_write():
+                version = room.registry.register(name, model, run=run, metrics=metrics, **more)
+        _show_changed(room, room.registry.version(name, version.number), as_json)
+
+
+@app.command("list")
+def list_command(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Its versions, the newest first; none: all models, of each the latest version.",
+            autocompletion=complete_registered,
+        ),
+    ] = None,
+    at: At = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List registered models, or the versions of one."""
+    with StockRoom() as room:
+        registry = _at(room, at).registry
+        found = _versions(registry, name)
+        if as_json:
+            show_json([version_json(each) for each in found])
+            return
+        if not found:
+            say("no model is registered. To register one: hopyard model register NAME MODEL")
+            return
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title in TITLES:
+            table.add_column(
+                title, justify="right" if title == "version" else "left", no_wrap=title in TITLES[:2]
+            )
+        for each in found:
+            table.add_row(*version_row(each))
+        console().print(table)
+
+
+@app.command()
+def describe(name: Name, version: Version = None, at: At = None, as_json: JsonOption = False) -> None:
+    """Show a version: metrics, parameters, labels, and where it came from."""
+    with StockRoom() as room:
+        found = _version(room, at, name, version)
+        if as_json:
+            show_json(version_json(found))
+            return
+        say(f"{found.name}, version {found.number}")
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for row in found.lines():
+            table.add_row(*row)
+        console().print(table)
+
+
+@app.command()
+def download(
+    name: Name,
+    target: Annotated[
+        str,
+        typer.Argument(help="X.safetensors: the weights; else a new folder, which hopyard.load_model reads."),
+    ],
+    version: Version = None,
+    at: At = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a version to a file or folder; weights that are not here are fetched."""
+    with StockRoom() as room:
+        found = _version(room, at, name, version)
+        path = found.download(target)
+        if as_json:
+            show_json({**version_json(found), "path": path.absolute()})
+            return
+        say(f"version {found.number} of {name} is in {path}")
+        if path.is_dir():
+            say(
+                f"it holds code, which runs when it is loaded. If you trust it: hopyard.load_model({str(path)!r})"
+            )
+
+
+@app.command()
+def change(
+    name: Name,
+    version: Version = None,
+    description: Description = None,
+    label: Labels = None,
+    no_labels: Annotated[bool, typer.Option("--no-labels", help="Take its labels off.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a version another description, or other labels, and commit that."""
+    if description is None and not label and not no_labels:
+        raise UsageError("nothing was to be changed. Give --description, --label or --no-labels.")
+    if label and no_labels:
+        raise UsageError(
+            "--label was given with --no-labels. Give one of them; the labels given replace all."
+        )
+    labels = [] if no_labels else label or None
+    with StockRoom() as room:
+        _check_nothing_staged(room)
+        with room.enable_write():
+            found = room.registry.change(name, _which(version), description=description, labels=labels)
+        _show_changed(room, found, as_json)
+
+
+@app.command()
+def renumber(
+    name: Name,
+    version: Annotated[int, typer.Argument(help="Its number now.")],
+    number: Annotated[int | None, typer.Argument(help="Above all others; none: the next one.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a version another number, and commit that: for a merge of branches that both registered a version of its
+    number."""
+    with StockRoom() as room:
+        _check_nothing_staged(room)
+        with room.enable_write():
+            found = room.registry.renumber(name, version, number)
+        _show_changed(room, found, as_json)
+
+
+def version_json(version: ModelVersion) -> dict[str, Any]:
+    """A version as ``--json`` prints it; docs/cli.md documents the keys."""
+    source = version.source
+    return {
+        "model": version.name,
+        "version": version.number,
+        "description": version.description,
+        "labels": version.labels,
+        "metrics": version.metrics,
+        "params": version.params,
+        "commit": source.commit,
+        "from_model": source.model,
+        "run": source.run,
+        "trial": source.trial,
+        "epoch": source.epoch,
+        "data": source.data,
+        "registered": version.registered,
+        "author": version.author,
+        "weights_digest": version.digest,
+        "weights_bytes": version.nbytes,
+        "loadable": version.is_loadable,
+    }
+
+
+def _versions(registry: Registry, name: str | None) -> list[ModelVersion]:
+    if name is None:
+        return [model.latest for model in registry.values()]
+    return list(registry[name].values())[::-1]
+
+
+def _version(room: StockRoom, at: str | None, name: str, version: str | None) -> ModelVersion:
+    return _at(room, at).registry.version(name, _which(version))
+
+
+def _at(room: StockRoom, at: str | None) -> Shelves:
+    return room if at is None else room.at(at)
+
+
+def _which(version: str | None) -> int | str | None:
+    return int(version) if version is not None and version.isdecimal() else version
+
+
+def _metric(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise UsageError(f"--metric {text!r} must be name=number: --metric accuracy=0.97.") from None
+
+
+def _check_nothing_staged(room: StockRoom) -> None:
+    if room.status().staged:
+        raise UsageError(
+            "something is staged, which would be committed along. Commit it first (hopyard stock commit), or discard "
+            "it (hopyard stock reset); hopyard stock status shows it."
+        )
+
+
+def _show_changed(room: StockRoom, version: ModelVersion, as_json: bool) -> None:
+    if as_json:
+        show_json(version_json(version))
+        return
+    branch = room.head.branch or "no branch"
+    say(f"{version.name}, version {version.number}, is committed as {short(room.head.commit)} on {branch}")
