@@ -11,14 +11,15 @@ import typer
 from hopyard.cli import stock_history, stock_remotes, stock_things
 from hopyard.cli.commands import Commands
 from hopyard.cli.completing import complete_revision
-from hopyard.cli.terminal import say
+from hopyard.cli.stock_json import commits_json, differences_json, status_json
+from hopyard.cli.terminal import JsonOption, say, show_json
 from hopyard.stockroom import StockRoom
 from hopyard.stockroom.git import Place, at, driver
 from hopyard.stockroom.history.commits import short
 from hopyard.stockroom.history.graph import graph as draw_graph
 from hopyard.stockroom.session.git_driver import run_driver
 from hopyard.terminal import Terminal
-from hopyard.wording import one_line
+from hopyard.wording import counted, one_line
 
 
 class _Stock(Commands):
@@ -76,10 +77,14 @@ def _install_driver(place: Place) -> None:
 
 
 @app.command()
-def status() -> None:
+def status(as_json: JsonOption = False) -> None:
     """Show the branch, and what is staged."""
     with StockRoom() as room:
-        say(str(room.status()))
+        found = room.status()
+    if as_json:
+        show_json(status_json(found))
+    else:
+        say(str(found))
 
 
 @app.command()
@@ -87,13 +92,18 @@ def commit(
     message: Annotated[
         list[str], typer.Option("--message", "-m", help="What was done; several are its paragraphs.")
     ],
+    as_json: JsonOption = False,
 ) -> None:
     """Commit what is staged."""
     with StockRoom(enable_write=True) as room:
         count = len(room.status().staged)
         digest = room.commit("\n\n".join(message))
-        things = "thing" if count == 1 else "things"
-        say(f"committed {count} {things} as {short(digest)} on {room.head.branch or 'no branch'}")
+        if as_json:
+            show_json({"commit": digest, "branch": room.head.branch, "things": count})
+        else:
+            say(
+                f"committed {counted(count, 'thing')} as {short(digest)} on {room.head.branch or 'no branch'}"
+            )
 
 
 @app.command()
@@ -107,11 +117,15 @@ def log(
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", help="So many commits at most.", min=1)
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """List commits, the latest first."""
     with StockRoom() as room:
         commits = room.log(*(revisions or []), limit=limit, branches="all" if all_branches else "these")
         labels = room.labels()
+        if as_json:
+            show_json(commits_json(commits, labels))
+            return
         drawn = draw_graph(commits) if graph else [("", commit) for commit in commits]
         terminal = Terminal()
         width = terminal.width if terminal.is_terminal else None
@@ -140,10 +154,15 @@ def diff(
         str | None,
         typer.Argument(help="To this one; none: what is staged.", autocompletion=complete_revision),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what differs: samples, tensors and how far they moved, values, files."""
     with StockRoom() as room:
-        say(str(room.diff(a, b)))
+        found = room.diff(a, b)
+        if as_json:
+            show_json(differences_json(found))
+        else:
+            say(str(found))
 
 
 @app.command(hidden=True)

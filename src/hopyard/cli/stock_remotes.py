@@ -18,7 +18,15 @@ from hopyard.cli.completing import (
     complete_tag,
 )
 from hopyard.cli.stock_history import ResolveOption
-from hopyard.cli.terminal import say
+from hopyard.cli.stock_json import (
+    collected_json,
+    fetched_json,
+    pulled_json,
+    purged_json,
+    pushed_json,
+    verified_json,
+)
+from hopyard.cli.terminal import JsonOption, complain, say, show_json
 from hopyard.data.progress import RowProgress
 from hopyard.errors import HopyardError, UsageError
 from hopyard.stockroom import StockRoom
@@ -53,10 +61,14 @@ remotes: typer.Typer = typer.Typer(
 
 
 @remotes.command("list")
-def remote_list() -> None:
+def remote_list(as_json: JsonOption = False) -> None:
     """List remotes, and where they are."""
     with StockRoom() as room:
-        for name, url in room.remotes().items():
+        found = room.remotes()
+    if as_json:
+        show_json([{"remote": name, "url": url} for name, url in found.items()])
+    else:
+        for name, url in found.items():
             say(f"{name}  {url}")
 
 
@@ -95,6 +107,7 @@ def push(
     ] = None,
     tag: Annotated[list[str] | None, typer.Option(help="A tag to push.", autocompletion=complete_tag)] = None,
     name: Annotated[str | None, typer.Option(help="What a new remote is called from now on.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Send the branch, and all that it needs, to a remote."""
     branches = None
@@ -102,6 +115,9 @@ def push(
         branches = {here: there or here for here, _, there in (each.partition(":") for each in branch)}
     with StockRoom() as room, RowProgress(unit="bytes") as progress:
         pushed = room.push(remote, branches, tag or (), name, report=_report(progress, "sending"))
+    if as_json:
+        show_json(pushed_json(pushed))
+        return
     for line in pushed.lines():
         say(line)
 
@@ -114,10 +130,14 @@ def pull(
     ] = None,
     resolve: ResolveOption = None,
     accept_purges: AcceptPurges = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Fetch, and merge the remote's branch into this one."""
     with StockRoom() as room:
         pulled = room.pull(remote, branch, resolve.value if resolve else None, accept_purges)
+        if as_json:
+            show_json(pulled_json(pulled, room.head.branch))
+            return
         _say_purges(pulled.fetched)
         how = {"nothing": "nothing is new", "forward": "fast-forward", "merged": "merged"}[pulled.how]
         say(f"{how}: {room.head.branch} is at {short(pulled.commit)}")
@@ -145,6 +165,7 @@ def fetch(
         bool, typer.Option("--prune", help="Forget branches that the remote has no more.")
     ] = False,
     accept_purges: AcceptPurges = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Bring what is new in a remote's history; or with names, data."""
     with StockRoom() as room, RowProgress(unit="bytes") as progress:
@@ -153,6 +174,9 @@ def fetch(
             history=history, max_bytes=max_bytes, prune=prune, report=_report(progress, "fetching"),
             accept_purges=accept_purges,
         )  # fmt: skip
+    if as_json:
+        show_json(fetched_json(done))
+        return
     for line in done.lines():
         say(line)
     if isinstance(done, Fetched) and done.gone and not prune:
@@ -174,15 +198,19 @@ def verify(
     remote: Annotated[
         str | None, typer.Option(help="A remote where to look; none: here.", autocompletion=complete_remote)
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Check every byte that is here, whatever is damaged. Status 1 if something is wrong."""
     with RowProgress(unit="bytes") as progress:
         verified = StockRoom.verify_in(
             None, repair_from, lambda done, total: progress("checking", done, total), repair, remote
         )
-    say(str(verified))
+    if as_json:
+        show_json(verified_json(verified))
+    else:
+        say(str(verified))
     if not verified.ok:
-        if repair_from is None:
+        if repair_from is None and not as_json:
             say(f"to repair it: hopyard stock verify --repair-from {_known() or 'URL_OR_FOLDER'}")
         raise typer.Exit(1)
 
@@ -200,10 +228,15 @@ def gc(
     remote: Annotated[
         str | None, typer.Option(help="A remote where to do it; none: here.", autocompletion=complete_remote)
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete what nothing needs any more, and pack the rest anew."""
     with StockRoom() as room:
-        say(str(room.gc(dry_run, say, remote)))
+        collected = room.gc(dry_run, complain if as_json else say, remote)
+    if as_json:
+        show_json(collected_json(collected))
+    else:
+        say(str(collected))
 
 
 def purge(
@@ -227,9 +260,15 @@ def purge(
             "Without it that is an error, which names the columns.",
         ),
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove samples from all of history, for good."""
     name = column.removeprefix("data/")
+    if as_json and not yes:
+        raise UsageError(
+            "purge --json was given without --yes, but it would ask, and programs do not answer. Give --yes as well: "
+            "what is purged is gone for good."
+        )
     if not yes:
         also = ", and of every other column that shares them," if shared else ""
         typer.confirm(
@@ -237,7 +276,11 @@ def purge(
             abort=True,
         )
     with StockRoom() as room:
-        say(str(room.purge(name, [TypedKey(each) for each in key], why, shared)))
+        purged = room.purge(name, [TypedKey(each) for each in key], why, shared)
+    if as_json:
+        show_json(purged_json(purged))
+    else:
+        say(str(purged))
 
 
 def _say_purges(fetched: Fetched) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 import time
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Annotated, Any
 
@@ -20,9 +21,18 @@ from hopyard.cli.completing import (
     complete_shelf,
     complete_thing,
 )
-from hopyard.cli.terminal import console, say
+from hopyard.cli.stock_json import listed_json
+from hopyard.cli.stock_things_json import (
+    column_json,
+    dataset_json,
+    imported_json,
+    leaks_json,
+    model_json,
+    run_json,
+)
+from hopyard.cli.terminal import JsonOption, complain, console, say, show_json
 from hopyard.data.progress import RowProgress
-from hopyard.errors import ColumnError, DataError, NotFoundError, UsageError
+from hopyard.errors import ColumnError, DataError, HopyardError, NotFoundError, UsageError
 from hopyard.stockroom import StockRoom
 from hopyard.stockroom.catalog.exporting import export as export_thing
 from hopyard.stockroom.catalog.shelves import Shelves, list_shelves
@@ -31,9 +41,10 @@ from hopyard.stockroom.data.leaks import leaks as leaks_of
 from hopyard.stockroom.git import find
 from hopyard.stockroom.history.commits import short
 from hopyard.stockroom.importers.registry import find_importer, importer_names
+from hopyard.stockroom.importers.storing import Imported
 from hopyard.stockroom.models import describe
-from hopyard.stockroom.models.describe import describe_column
-from hopyard.stockroom.records import SHELVES, ModelRecord, thing_of
+from hopyard.stockroom.models.describe import Spread, TensorFacts, describe_column
+from hopyard.stockroom.records import SHELVES, thing_of
 from hopyard.wording import counted, describe_bytes, describe_seconds, nearest, one_line
 
 _MOST = 20
@@ -75,28 +86,46 @@ def import_(
     ] = None,
     processes: Annotated[int, typer.Option(help="That read; 0: this one.", min=0)] = 0,
     message: Annotated[str | None, typer.Option("--message", "-m", help="Of the commit.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Import a dataset, and commit it. An interrupted import goes on when it is run again."""
     if name is None:
-        for each in importer_names():
-            say(each)
-            try:
-                say(textwrap.indent(find_importer(each).help(), "  "))
-            except UsageError as error:  # its package is broken
-                say(textwrap.indent(str(error), "  "))
+        _show_importers(as_json)
         return
     importer = find_importer(name)
     if source is None and importer.needs_source:
         raise UsageError(f"{name} reads what you have. Give its place: --from PATH.\n\n{importer.help()}")
     options = dict(_option(each) for each in option or ())
     began = time.monotonic()
-    with _found_or_made() as room, RowProgress(unit="samples") as progress:
+    with _found_or_made(complain if as_json else say) as room, RowProgress(unit="samples") as progress:
         imported = room.import_from(
             name, source, options, processes, message,
             watch=lambda now: progress(name, now.done, now.total),
             watch_download=lambda file, done, total: progress(file, done, total),
         )  # fmt: skip
         seconds = time.monotonic() - began
+    if as_json:
+        show_json(imported_json(imported, room.head.branch, seconds))
+    else:
+        _say_imported(imported, room, seconds)
+
+
+def _show_importers(as_json: bool) -> None:
+    found = []
+    for name in importer_names():
+        try:
+            found.append({"importer": name, "help": find_importer(name).help(), "error": None})
+        except UsageError as error:  # its package is broken
+            found.append({"importer": name, "help": None, "error": str(error)})
+    if as_json:
+        show_json(found)
+        return
+    for each in found:
+        say(str(each["importer"]))
+        say(textwrap.indent(str(each["help"] or each["error"]), "  "))
+
+
+def _say_imported(imported: Imported, room: StockRoom, seconds: float) -> None:
     new = sum(imported.columns.values()) - imported.resumed
     for column, count in imported.columns.items():
         say(f"data/{column}: {counted(count, 'sample')}")
@@ -108,12 +137,12 @@ def import_(
     say(f"{done} {short(imported.commit)} on {room.head.branch or 'no branch'}")
 
 
-def _found_or_made() -> StockRoom:
+def _found_or_made(tell: Callable[[str], None]) -> StockRoom:
     try:
         find()
     except NotFoundError:
         room = StockRoom.init()
-        say(f"a stockroom is in {room.place.root}; its objects are in {room.place.objects}")
+        tell(f"a stockroom is in {room.place.root}; its objects are in {room.place.objects}")
         return room
     return StockRoom()
 
@@ -131,11 +160,15 @@ def export(
         str, typer.Argument(help="A file (.npy, .npz, .parquet, .safetensors, .json) or a folder.")
     ],
     at: At = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write something out of a shelf as a file that other programs read."""
     with StockRoom(enable_write=at is None) as room:
         file = export_thing(room if at is None else room.at(at), path, target)
         size = sum(each.stat().st_size for each in ([file] if file.is_file() else file.iterdir()))
+        if as_json:
+            show_json({"path": path, "file": file, "file_bytes": size})
+            return
         say(f"{path}: {describe_bytes(size)} in {file}")
         if file.suffix == ".npy":
             say("the samples are in the order of their keys, which .npy does not hold; .npz and .parquet do")
@@ -147,6 +180,7 @@ def list_(
         typer.Argument(help="data, model, experiment or run; none: all.", autocompletion=complete_shelf),
     ] = None,
     at: At = None,
+    as_json: JsonOption = False,
 ) -> None:
     """List what is on the shelves."""
     if shelf is not None and shelf not in SHELVES:
@@ -155,8 +189,12 @@ def list_(
         )
     with StockRoom(enable_write=at is None) as room:
         shown: Shelves = room if at is None else room.at(at)
+        found = list(list_shelves(shown, shelf))
+        if as_json:
+            show_json(listed_json(found))
+            return
         table = _table("", "", "samples", "size")
-        for each in list_shelves(shown, shelf):
+        for each in found:
             count = "" if each.count is None else f"{each.count:,}"
             table.add_row(
                 each.path, each.what, count, "" if each.nbytes is None else describe_bytes(each.nbytes)
@@ -182,6 +220,7 @@ def inspect(
         bool,
         typer.Option("--all", help="Of a column: read all samples for the statistics, not the first 256 MB."),
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show one thing: a model's tensors with norms and histograms; a column's first samples and statistics; a run.
 
@@ -192,23 +231,33 @@ def inspect(
         shelf, name = thing_of(path)
         if shelf == "model":
             other = None if against is None else room.at(against).model.record(name)
-            _show_model(shown, name, other)
+            _show_model(path, describe(shown.model, name, other), other is not None, as_json)
         elif shelf == "data":
-            _show_data(shown.data[name], name, None if every else _LOOKED_AT)
+            _show_data(path, shown.data[name], name, None if every else _LOOKED_AT, as_json)
         elif shelf == "experiment":
-            say(repr(shown.experiment[name]))
+            value = shown.experiment[name]
+            if as_json:
+                show_json({"path": path, "value": value})
+            else:
+                say(repr(value))
         else:
-            _show_run(shown.experiment.run(name))
+            run = shown.experiment.run(name)
+            if as_json:
+                show_json(run_json(path, run))
+            else:
+                _show_run(run)
 
 
-def _show_model(shelves: Shelves, name: str, other: ModelRecord | None) -> None:
-    facts = describe(shelves.model, name, other)
+def _show_model(path: str, facts: Sequence[TensorFacts], against: bool, as_json: bool) -> None:
+    if as_json:
+        show_json(model_json(path, facts))
+        return
     total = sum(fact.nbytes for fact in facts if fact.change != "removed")
     say(f"{counted(len(facts), 'tensor')}, {describe_bytes(total)}")
     nonfinite = any(fact.spread is not None and fact.spread.nan + fact.spread.infinite for fact in facts)
     titles = ["tensor", "dtype", "shape", "norm", "mean", "std", "histogram"]
     titles += ["NaN", "infinite"] if nonfinite else []
-    table = _table(*titles, *(["moved"] if other else []))
+    table = _table(*titles, *(["moved"] if against else []))
     for fact in facts:
         shape = "x".join(map(str, fact.shape)) or "scalar"
         if fact.spread is None:
@@ -219,7 +268,7 @@ def _show_model(shelves: Shelves, name: str, other: ModelRecord | None) -> None:
             cells.append(_bars(spread.histogram))
             cells += [f"{spread.nan:,}", f"{spread.infinite:,}"] if nonfinite else []
         moved: list[str] = []
-        if other is not None:
+        if against:
             moved = [fact.change or ""] if fact.moved is None else [f"{fact.moved:.3g}"]
         table.add_row(fact.path, fact.dtype, shape, *cells, *moved)
     console().print(table)
@@ -230,8 +279,15 @@ def _bars(histogram: tuple[int, ...]) -> str:
     return "".join(_BARS[-(-count * (len(_BARS) - 1) // most)] for count in histogram)
 
 
-def _show_data(item: Any, name: str, most: int | None) -> None:
-    if hasattr(item, "schema"):
+def _show_data(path: str, item: Any, name: str, most: int | None, as_json: bool) -> None:
+    is_dataset = hasattr(item, "schema")
+    described = None
+    if not is_dataset and item.kind == "tensor" and len(item):
+        described = describe_column(item, most)
+    if as_json:
+        show_json(dataset_json(path, item) if is_dataset else column_json(path, item, described))
+        return
+    if is_dataset:
         say(f"dataset {name}: {counted(len(item), 'row')}")
         for column in item.schema:
             say(f"    {column}")
@@ -240,8 +296,8 @@ def _show_data(item: Any, name: str, most: int | None) -> None:
     say(f"{item.kind} column of {counted(len(item), 'sample')}, {describe_bytes(item.nbytes)}")
     if item.kind == "tensor":
         say(f"dtype {item.dtype}, shape ({shape})")
-        if len(item):
-            _show_statistics(item, most)
+        if described is not None:
+            _show_statistics(item, *described)
     for key, _ in zip(item, range(_MOST // 2), strict=False):
         sample = item[key]
         text = _short_array(sample) if hasattr(sample, "ndim") else repr(sample)
@@ -250,8 +306,7 @@ def _show_data(item: Any, name: str, most: int | None) -> None:
         say(f"    and {len(item) - _MOST // 2:,} more")
 
 
-def _show_statistics(column: Any, most: int | None) -> None:
-    samples, spread = describe_column(column, most)
+def _show_statistics(column: Any, samples: int, spread: Spread) -> None:
     if not math.isnan(spread.mean):
         numbers = {"min": spread.min, "max": spread.max, "mean": spread.mean, "std": spread.std}
         say(", ".join(f"{name} {number + 0.0:.4g}" for name, number in numbers.items()))  # no -0
@@ -300,6 +355,7 @@ def leaks(
         ),
     ] = None,
     at: At = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Find samples that stand in several columns or datasets. Status 1 if there are any, 2 if some cannot be compared.
 
@@ -314,24 +370,27 @@ def leaks(
         data = (room if at is None else room.at(at)).data
         chosen = None if columns is None else [name.strip() for name in columns.split(",")]
         given = {name: data[name.removeprefix("data/")] for name in names}
-        found: list[Leaks] = []
-        incomparable = False
+        found: list[tuple[str, str, Leaks | HopyardError]] = []
         for first, second in combinations(names, 2):
             try:
-                each = leaks_of(given[first], given[second], chosen)
+                each: Leaks | HopyardError = leaks_of(given[first], given[second], chosen)
             except (DataError, ColumnError, UsageError) as error:
-                say(f"{first} and {second} cannot be compared: {error}")
-                incomparable = True
-                continue
-            found.append(each)
-            _show_leaks(first, second, each)
-    if any(map(len, found)):
+                each = error
+            found.append((first, second, each))
+            if not as_json:
+                _show_leaks(first, second, each)
+    if as_json:
+        show_json(leaks_json(found))
+    if any(isinstance(each, Leaks) and len(each) for *_, each in found):
         raise typer.Exit(1)
-    if incomparable:
+    if any(isinstance(each, HopyardError) for *_, each in found):
         raise typer.Exit(2)
 
 
-def _show_leaks(first: str, second: str, each: Leaks) -> None:
+def _show_leaks(first: str, second: str, each: Leaks | HopyardError) -> None:
+    if isinstance(each, HopyardError):
+        say(f"{first} and {second} cannot be compared: {each}")
+        return
     say(f"{first} and {second}: {each}")
     for pair in each.pairs[:_MOST]:
         say(f"    {first}[{pair[0]!r}] = {second}[{pair[1]!r}]")
