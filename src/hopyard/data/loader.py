@@ -364,6 +364,15 @@ class Loader:
         other._check_share()
         return other
 
+    def over(self, dataset: RowSource, *, seed: int, epoch: int) -> Loader:
+        """A loader of other rows of the same columns, at the begin of an epoch, with this one's batches and order."""
+        other = self.changed()
+        other.dataset, other._reach = dataset, dataset.reach(WINDOW_BYTES)
+        other._seed, other._epoch = seed, epoch
+        other._start = other._position = 0
+        other._begun = False
+        return other
+
     @property
     def columns(self) -> list[str]:
         """The names in a batch."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
 
 from hopyard.errors import EstimatorError
 from hopyard.objects import load_state
@@ -30,10 +31,19 @@ def build_replica(
 
 
 def build_in_session(
-    program: Program, params: dict[str, Any], trial: int, session: Session, device: str | None = None
+    program: Program,
+    params: dict[str, Any],
+    trial: int,
+    session: Session,
+    device: str | None = None,
+    run: str = "",
 ) -> Replica:
-    """A new replica within a session. Initial weights derive from the run's seed and the trial's number."""
-    estimator = _call(program, params, trial, session)
+    """A new replica within a session. Initial weights derive from the run's seed and the trial's number.
+
+    Args:
+        run: URL of the run's folder; empty outside of a run.
+    """
+    estimator = _call(program, params, trial, session, run)
     _say_whole_partitions(program, params, estimator)
     replica = estimator.replica(
         Context(
@@ -76,7 +86,16 @@ def build_estimator(program: Program, params: dict[str, Any], trial: int = 0) ->
         return _call(program, params, trial, session)
 
 
-def _call(program: Program, params: dict[str, Any], trial: int, session: Session) -> Estimator:
+@runtime_checkable
+class OfTrial(Protocol):
+    """An estimator function that is told for which trial of which run it is called."""
+
+    def of_trial(self, trial: int, run: str) -> Callable[[dict[str, Any]], Any]: ...
+
+
+def _call(
+    program: Program, params: dict[str, Any], trial: int, session: Session, run: str = ""
+) -> Estimator:
     """Call the user's function under the trial's seed.
 
     A function that itself imports the framework for the first time drew its weights unseeded: it
@@ -84,13 +103,14 @@ def _call(program: Program, params: dict[str, Any], trial: int, session: Session
     """
     session.reset()
     session.seed(program.seed, trial, "init")
+    make = program.estimator_gen_fn
+    if isinstance(make, OfTrial):
+        make = make.of_trial(trial, run)
     try:
-        estimator = program.estimator_gen_fn(
-            copy.deepcopy(params)
-        )  # nested ones may be changed in place, too
+        estimator = make(copy.deepcopy(params))  # nested ones may be changed in place, too
         if session.admit():
             session.seed(program.seed, trial, "init")
-            estimator = program.estimator_gen_fn(copy.deepcopy(params))
+            estimator = make(copy.deepcopy(params))
     except (TypeError, ValueError) as error:
         session.admit()  # it may have imported what knows better
         if hint := session.hint(error):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hopyard.errors import DivergedError, Evidence, StorageError, WorkerError
+from hopyard.errors import DivergedError, Evidence, Preempted, StorageError, WorkerError
 from hopyard.training.build import build_in_session
 from hopyard.training.estimator import OneBatch, Visit
 from hopyard.training.evidence import gather
@@ -78,7 +78,7 @@ def check_trial(
             del replica
             # What was trained must not come back. Another trial: what is random differs.
             other = build_in_session(program, params, trial + 1, session)
-    except (StorageError, WorkerError):
+    except (StorageError, WorkerError, Preempted):
         raise
     except (Exception, SystemExit) as error:  # a user's sys.exit() is a failure like others
         return Check(gather(error, phase, None))

@@ -172,6 +172,9 @@ class Replica(ABC):
     trunk_weights: str | None = None
     """Digest of the weights of the frozen module that trials share, which no state holds; None: there is none."""
 
+    has_ended: bool = False
+    """Whether the trial's own code has come to its end, so that there is nothing left to train."""
+
     @abstractmethod
     def check_labels(self, visit: Visit) -> None:
         """Run the first batch through model and loss, discarding what that changes.

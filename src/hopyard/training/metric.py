@@ -77,11 +77,15 @@ class Mean(SumMetric):
 
 
 class MetricSet:
-    """Named metrics of one validation. ``"loss"`` is always there, the others keep their spelling."""
+    """Named metrics of one validation, which keep their spelling.
 
-    def __init__(self, metrics: Mapping[str, StreamingMetric]) -> None:
-        self._templates = dict(metrics)
-        self.metrics: dict[str, StreamingMetric] = {"loss": Mean()}
+    Args:
+        loss: whether ``"loss"`` is among them, also where no row gives one.
+    """
+
+    def __init__(self, metrics: Mapping[str, StreamingMetric], loss: bool = True) -> None:
+        self._templates, self._loss = dict(metrics), loss
+        self.metrics: dict[str, StreamingMetric] = {"loss": Mean()} if loss else {}
         self.metrics.update({name: metric.fresh() for name, metric in metrics.items()})
 
     def mean(self, name: str, total: float, weight: float) -> None:
@@ -95,9 +99,9 @@ class MetricSet:
 
     def merged(self, parts: Iterable[Mapping[str, MetricState]]) -> dict[str, float]:
         """The values over the states of all parts, merged in this order."""
-        total = MetricSet(self._templates)
+        total = MetricSet(self._templates, self._loss)
         for states in parts:
-            part = MetricSet(self._templates)
+            part = MetricSet(self._templates, self._loss)
             for name, state in states.items():
                 metric = part.metrics.setdefault(name, Mean())
                 metric.state = dict(state)

@@ -82,6 +82,7 @@ class UnitResult:
         bytes_moved: bytes of states that were read from the store, because this worker did not have them in memory;
             what it had, a frozen trunk for instance, is not among them.
         bytes_read: bytes of the batches that were read.
+        ended: whether the trial's own code has come to its end, so that there is nothing left to train.
         bytes_beside: bytes among them that the worker's host should have on its disks; None: unknown.
         asks_epochs: where the training of these trials asked for the number of epochs; empty: nowhere.
     """
@@ -96,3 +97,4 @@ class UnitResult:
     bytes_read: int
     asks_epochs: tuple[str, ...] = ()
     bytes_beside: int | None = None
+    ended: tuple[bool, ...] = ()

@@ -60,6 +60,7 @@ def run_unit(request: UnitRequest) -> UnitResult:
         bytes_moved=sum(unit.moved for unit in units),
         bytes_read=visit.read.total,
         asks_epochs=tuple(one.asks_epochs for one in done),
+        ended=tuple(one.ended for one in done),
         bytes_beside=None
         if request.held is None
         else round(visit.read.total * bytes_at(socket.gethostname(), request.held)),
@@ -75,6 +76,7 @@ class _Done:
     error: Evidence | None = None
     nbytes: int = 0
     asks_epochs: str = ""
+    ended: bool = False
 
 
 class _TrialUnit:
@@ -136,7 +138,7 @@ class _TrialUnit:
         ref, tree, saved = self._ref, None, True  # without ref, the initial state, which the seed gives
         replica = kept.replica if kept is not None and ref is not None else None
         if replica is None:
-            replica = build_in_session(self._program, self._params, self._trial, self._session)
+            replica = self._build()
         if ref is not None:
             tree = self._load(self._store, ref, replica)
         elif position > 0:
@@ -146,9 +148,13 @@ class _TrialUnit:
             replica.load(tree)
         return Resident(self._params, position, ref, saved, replica)
 
+    def _build(self) -> Replica:
+        run = self._request.store.url
+        return build_in_session(self._program, self._params, self._trial, self._session, run=run)
+
     def _adopted(self, ref: StateRef) -> Resident:
         """A new trial that goes on from another one's state. The next state saved is complete: that trial may go."""
-        replica = build_in_session(self._program, self._params, self._trial, self._session)
+        replica = self._build()
         source = residents.look(self._source_key)
         near = replica if source is None or source.replica is None else source.replica
         replica.adopt(self._load(self._home, ref, near))
@@ -185,7 +191,10 @@ class _TrialUnit:
             written = self._bytes_of_new_files(ref, resident.ref)
         position = request.position + 1
         self._keep(resident.replica, position, ref or resident.ref, ref is not None, nbytes)
-        return _Done(ref, dict(sums), nbytes=written, asks_epochs=resident.replica.asks_epochs())
+        replica = resident.replica
+        return _Done(
+            ref, dict(sums), nbytes=written, asks_epochs=replica.asks_epochs(), ended=replica.has_ended
+        )
 
     def _keep(self, replica: Replica, position: int, ref: StateRef | None, saved: bool, nbytes: int) -> None:
         """Leave the state for the next unit: in its replica, or if that would differ from a new one, as tree."""

@@ -307,6 +307,8 @@ class Describer:
     # Any other object, as pickle takes it apart
 
     def _object(self, value: Any, way: Way) -> dict[str, Any]:
+        if hasattr(type(value), "__hopyard_identity__"):
+            return {"identity": self.describe(value.__hopyard_identity__(), way)}
         reduce = copyreg.dispatch_table.get(type(value))
         try:
             reduced = reduce(value) if reduce else value.__reduce_ex__(4)

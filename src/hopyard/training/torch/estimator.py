@@ -414,20 +414,23 @@ class TorchReplica(Replica):
             return batches
         return transformed(map(as_tensors, batches), given.transform, visit, "transform")
 
+    def _validation_batches(self, visit: Visit) -> Iterable[Mapping[str, Any]]:
+        given = self._estimator
+        columns = self._forward.binding.columns(every_feature=bool(given.val_transform or given.step))
+        batches = self._read(visit).validation_batches(given.batch_size, columns, "torch")
+        if given.val_transform is None:
+            return batches
+        return transformed(map(as_tensors, batches), given.val_transform, visit, "val_transform")
+
     def _read(self, visit: Visit) -> Visit:
         """The visit, of rows with the trunk's outputs if there is a trunk."""
         return visit if self._trunk is None else replace(visit, rows=self._trunk.rows(visit.rows))
 
     def validate(self, visit: Visit) -> MetricSet:
-        given = self._estimator
         self._flags.apply()
-        columns = self._forward.binding.columns(every_feature=bool(given.val_transform or given.step))
-        batches = self._read(visit).validation_batches(given.batch_size, columns, "torch")
-        if given.val_transform is not None:
-            batches = transformed(map(as_tensors, batches), given.val_transform, visit, "val_transform")
         before = hidden.snapshot(self._head)
         with self._in_use(keep=False):
-            found = self._measure(batches)
+            found = self._measure(self._validation_batches(visit))
         if hidden.changed(before, hidden.snapshot(self._head)):
             raise EstimatorError(
                 "The model changed its own parameters or buffers while it was validated; "
