@@ -12,7 +12,8 @@ from hopyard.errors import UsageError
 from hopyard.stockroom import maintenance
 from hopyard.stockroom.catalog.differences import Diff
 from hopyard.stockroom.catalog.exporting import export
-from hopyard.stockroom.catalog.registry import Registering, Registry
+from hopyard.stockroom.catalog.origins import Registering
+from hopyard.stockroom.catalog.registry import Registry
 from hopyard.stockroom.catalog.shelves import Revision, Shelves
 from hopyard.stockroom.experiments import StockRun
 from hopyard.stockroom.git import Head, Place, facts, find

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from hopyard.objects import StateRef, state_digest
 from hopyard.stockroom import StockRoom
-from hopyard.stockroom.catalog.registry import Found, ModelVersion, Registering, brought_by
+from hopyard.stockroom.catalog.origins import Found, Registering, brought_by
+from hopyard.stockroom.catalog.registry import ModelVersion
 from hopyard.stockroom.models.content import read, write
 from hopyard.stockroom.models.leaves import take_in
 from hopyard.stockroom.models.versions import Source, check_registered_name

@@ -5,10 +5,9 @@ A version is a model of the model shelf, ``digits/3``; ``models.versions`` says 
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +16,9 @@ from typing import Any
 from hopyard.errors import DataError, MissingKeyError, NotFoundError, UsageError
 from hopyard.markup import Html, table
 from hopyard.objects import save_state
+from hopyard.stockroom.catalog.origins import Found, Registering, made_by, on_shelf, with_run
 from hopyard.stockroom.catalog.replacing import replaced
-from hopyard.stockroom.experiments import ExperimentShelf, RunView
 from hopyard.stockroom.experiments.values import plain
-from hopyard.stockroom.history.commits import read_commit
-from hopyard.stockroom.maps import SortedMap
 from hopyard.stockroom.models import ModelShelf
 from hopyard.stockroom.models.content import StoredModel, read, write
 from hopyard.stockroom.models.leaves import take_in
@@ -34,10 +31,10 @@ from hopyard.stockroom.models.versions import (
     path_of,
     read_note,
 )
-from hopyard.stockroom.records import Json, ModelRecord, check_name
+from hopyard.stockroom.records import ModelRecord, check_name
 from hopyard.stockroom.records.frozen import frozen
 from hopyard.stockroom.records.quoting import check_text, check_texts
-from hopyard.stockroom.views.view import ObjectReader, View, WritableView, record_in, writable
+from hopyard.stockroom.views.view import View, WritableView, writable
 from hopyard.storage import LocalStore
 from hopyard.storage.names import path_given
 from hopyard.wording import counted, describe_bytes, nearest, one_line, shown, some_names
@@ -249,37 +246,6 @@ class RegisteredModel(Mapping[int, ModelVersion]):
         )
 
 
-@dataclass(frozen=True)
-class Registering:
-    """What a stockroom knows when a version is registered.
-
-    Attributes:
-        author: who does it.
-        commit: where the stockroom is; None: nothing is committed.
-    """
-
-    author: str
-    commit: str | None
-
-
-@dataclass(frozen=True)
-class Found:
-    """What is known of a model that is to be registered.
-
-    Attributes:
-        record: of its weights, whose objects were added.
-        params, metrics, source: as of a ``VersionNote``.
-        files, state: likewise.
-    """
-
-    record: ModelRecord
-    params: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    source: Source = field(default_factory=Source)
-    files: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    state: str | None = None
-
-
 class Registry(Mapping[str, RegisteredModel]):
     """Registered models by name: ``stock.registry["digits"][3]``, ``stock.registry["digits"].latest``.
 
@@ -365,9 +331,9 @@ class Registry(Mapping[str, RegisteredModel]):
 
         def find(draft: WritableView, now: Registering) -> Found:
             if taken is not None:
-                return _with_run(draft, Found(write(draft.writer, taken)), run)
-            shelf_name = _made_by(draft, run) if model is None else model
-            return _with_run(draft, _on_shelf(draft, now.commit, shelf_name), run)
+                return with_run(draft, Found(write(draft.writer, taken)), run)
+            shelf_name = made_by(draft, run) if model is None else model
+            return with_run(draft, on_shelf(draft, now.commit, shelf_name), run)
 
         return self.add(name, find, params, metrics, description, labels)
 
@@ -459,98 +425,6 @@ class Registry(Mapping[str, RegisteredModel]):
         new = replace(record, about=draft.writer.add_json(note.to_json()))
         draft.set("model", path_of(name, number), new)
         return ModelVersion(self._view, name, number, new, note)
-
-
-# What is known of what is to be registered
-
-
-def _on_shelf(draft: View, head: str | None, name: str) -> Found:
-    """A model of the model shelf."""
-    record = ModelShelf(draft).record(name)
-    if record.about is not None:
-        note = read_note(draft.objects, record, name)
-        return Found(record, note.params, note.metrics, note.source, note.files, note.state)
-    return Found(record, source=Source(brought_by(draft.objects, head, name, record), name))
-
-
-def brought_by(objects: ObjectReader, head: str | None, name: str, record: ModelRecord) -> str | None:
-    """The first of the commits up to ``head`` that have this model under this name without a break; None: ``head`` has
-    another one, or none."""
-
-    def has(digest: str) -> bool:
-        return record_in(SortedMap(objects, read_commit(objects, digest).root), "model", name) == record
-
-    found = None
-    while head is not None and has(head):
-        found = head
-        head = next(filter(has, read_commit(objects, head).parents), None)
-    return found
-
-
-def _made_by(view: View, run: str | None) -> str:
-    """The name of the one model that a run of the experiment shelf is linked to."""
-    if run is None:
-        raise UsageError("register was given neither a model nor a run. Give the name of a model, or run=ID.")
-    linked = ExperimentShelf(view).run(run).links.get("model", {})
-    if run in linked:  # of a search, which may be linked to what it began with as well
-        return run
-    if len(linked) != 1:
-        named = (
-            f"to several: {some_names(list(map(repr, linked)))}. Name one" if linked else "to none. Name it"
-        )
-        raise UsageError(
-            f"the model of the run {run!r} was to be registered, but a run is linked to the model that it made by "
-            f"run.link(model=...), and this one is linked {named}: register(name, MODEL, run={run!r})."
-        )
-    return str(next(iter(linked)))
-
-
-def _with_run(view: View, found: Found, id: str | None) -> Found:
-    """The same with parameters, metrics and data of the run that made it."""
-    shelf = ExperimentShelf(view)
-    if id is not None:
-        run: RunView | None = shelf.run(id)
-    else:
-        run = _linked_to(shelf, found.record) if found.record.about is None else None
-    if run is None:
-        return found
-    tags = run.tags
-    trial, epoch = (tags.get("trial"), tags.get("epoch")) if "search" in tags else (None, None)
-    source = replace(
-        found.source, run=run.id, trial=trial, epoch=epoch,
-        data=_contents(run.links.get("data", {})),
-    )  # fmt: skip
-    return replace(found, params=run.params.copy(), metrics=_last_metrics(run, epoch), source=source)
-
-
-def _linked_to(shelf: ExperimentShelf, record: ModelRecord) -> RunView | None:
-    """The latest run that is linked to these weights."""
-    for run in shelf.runs():
-        if any(linked["model"]["tree"] == record.tree for linked in run.links.get("model", {}).values()):
-            return run
-    return None
-
-
-def _contents(links: Mapping[str, Json]) -> dict[str, str]:
-    """The digests of what columns and datasets were; of a column without samples there is none."""
-    found = {}
-    for name, record in links.items():
-        ((kind, fields),) = record.items()
-        found[name] = fields["pages"] if kind == "column" else fields["manifest"]
-    return {name: digest for name, digest in found.items() if digest is not None}
-
-
-def _last_metrics(run: RunView, epoch: float | None) -> dict[str, float]:
-    """Of each metric the last value; of a search's run the best trial's at its best epoch, whose part counts as
-    whole."""
-    found = {}
-    for name, (steps, values) in run.metrics.items():
-        if epoch is not None and name.startswith("trial "):  # every trial's, under names of their own
-            continue
-        at = values if epoch is None else values[steps <= math.ceil(epoch)]
-        if len(at):
-            found[name] = float(at[-1])
-    return found
 
 
 # What is given
