@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.cli.shapes import document, shape
+from tests.cli.shapes import document, shape, undocumented
 from typer.testing import CliRunner
 
 from hopyard import __version__
@@ -54,7 +54,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def typed(*arguments: str, code: int = 0) -> Any:
     done = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
     assert done.exit_code == code, done.output
-    return document(done.stdout)
+    found = document(done.stdout)
+    words = {"plan": 1, "version": 1}.get(arguments[0], 3 if arguments[1:2] == ("cache",) else 2)
+    assert undocumented(" ".join(arguments[:words]), found) == set()
+    return found
 
 
 def test_prepare_and_inspect() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.cli.conftest import Hopyard
-from tests.cli.shapes import document, lines, shape
+from tests.cli.shapes import document, lines, shape, undocumented
 from typer.testing import CliRunner
 
 from hopyard.backend import InlineBackend
@@ -44,6 +44,12 @@ def typed(*arguments: str) -> str:
     done = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert done.stderr == ""
+    found = (
+        [document(line) for line in done.stdout.splitlines()]
+        if "watch" in arguments
+        else document(done.stdout)
+    )
+    assert undocumented(" ".join(arguments[:2]), found) == set()
     return done.stdout
 
 

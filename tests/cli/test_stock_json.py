@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.cli.shapes import document, shape
+from tests.cli.shapes import document, shape, undocumented
 from typer.testing import CliRunner
 
 from hopyard import StockRoom
@@ -82,7 +82,10 @@ def filled(room: StockRoom) -> StockRoom:
 def typed(*arguments: str, code: int = 0) -> Any:
     done = CliRunner().invoke(stock.app, [*arguments, "--json"], catch_exceptions=False)
     assert done.exit_code == code, done.output
-    return document(done.stdout)
+    found = document(done.stdout)
+    command = " ".join(arguments[: 2 if arguments[0] == "remote" else 1])
+    assert undocumented(f"stock {command}", found) == set()
+    return found
 
 
 @pytest.mark.usefixtures("room")
