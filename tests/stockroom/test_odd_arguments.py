@@ -115,6 +115,23 @@ CALLS: dict[str, Callable[[Any, Any], object]] = {
     "model set": lambda s, v: s.model.__setitem__(v, {"a": 1}),
     "model del": lambda s, v: s.model.__delitem__(v),
     "model prefix": lambda s, v: s.model.read("m", prefix=v),
+    "registry get": lambda s, v: s.registry[v],
+    "registry in": lambda s, v: v in s.registry,
+    "registry version": lambda s, v: s.registry.version("r", v),
+    "register": lambda s, v: s.registry.register(v, "m"),
+    "register model": lambda s, v: s.registry.register("r", v),
+    "register run": lambda s, v: s.registry.register("r", "m", run=v),
+    "register params": lambda s, v: s.registry.register("r", "m", params=v),
+    "register params of": lambda s, v: s.registry.register("r", "m", params={"p": v}),
+    "register metrics": lambda s, v: s.registry.register("r", "m", metrics=v),
+    "register metrics of": lambda s, v: s.registry.register("r", "m", metrics={"p": v}),
+    "register description": lambda s, v: s.registry.register("r", "m", description=v),
+    "register labels": lambda s, v: s.registry.register("r", "m", labels=v),
+    "register labels of": lambda s, v: s.registry.register("r", "m", labels=[v]),
+    "registry change": lambda s, v: s.registry.change("r", v),
+    "registry renumber": lambda s, v: s.registry.renumber("r", v),
+    "registry renumber to": lambda s, v: s.registry.renumber("r", 1, v),
+    "registry download": lambda s, v: s.registry.version("r", 1).download(v),
     "exp get": lambda s, v: s.experiment[v],
     "exp set": lambda s, v: s.experiment.__setitem__(v, 1),
     "exp val": lambda s, v: s.experiment.__setitem__("v", v),
@@ -133,6 +150,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with StockRoom.init(folder) as stock:
         with stock.enable_write("all"):
             stock.data["x"], stock.model["m"], stock.experiment["e"] = [1, 2, 3], {"a": 1}, 1
+            stock.registry.register("r", "m")
         stock.push(folder / "remote")
         stock.branch("dev")
     return folder
