@@ -41,11 +41,14 @@
         ├── UnitTimeoutError    the unit took longer than allowed
         └── WorkerMismatchError a worker differs from the others
 
+Beside it stands :class:`Preempted`, which ends the process.
+
 Every message says what was given, which rule it breaks, and what to do next.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -73,6 +76,7 @@ __all__ = [
     "NotFoundError",
     "NotWritableError",
     "NullsError",
+    "Preempted",
     "PurgedError",
     "RunError",
     "RunHeldError",
@@ -345,3 +349,15 @@ class UnitTimeoutError(WorkerError):
 
 class WorkerMismatchError(WorkerError):
     """A worker lacks a package, cannot read the store, or has another instruction set."""
+
+
+class Preempted(SystemExit):
+    """The process was told to end, by SIGTERM or SIGUSR1, while it drove a run, which can be resumed.
+
+    What ended is committed. It is no error, so that ``except Exception`` does not keep the process from ending: with
+    status 75 (``EX_TEMPFAIL`` of ``sysexits.h``), by which a job's script knows that the job is to be queued again.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = os.EX_TEMPFAIL

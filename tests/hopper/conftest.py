@@ -53,6 +53,7 @@ class Found:
     bytes_moved: int = 0
     bytes_read: int = 0
     asks_epochs: tuple[str, ...] = ("",)
+    ended: tuple[bool, ...] = (False,)
     bytes_beside: int | None = None
 
 

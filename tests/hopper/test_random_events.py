@@ -84,6 +84,9 @@ class Clockwork(Backend):
     def stop(self) -> None:
         pass
 
+    def surrounded(self, env: Any = None, prefix: Any = None) -> Clockwork:
+        raise AssertionError("the run loop takes workers as they are")
+
     def submit(self, worker: int, fn: Callable[..., Any], *args: Any) -> Future[Any]:
         assert worker not in self.under_way, "a worker has one unit at a time"
         future: Future[Any] = Future()

@@ -131,8 +131,7 @@ class Decisions:
     def _status_of(self, number: int) -> str:
         """Status of a trial that the searcher ends: ``completed`` after the whole budget, else ``stopped``."""
         trained = self._state.trials[number].progress.trained
-        whole = trained >= self._state.num_epochs * self._state.layout.train
-        return "completed" if whole else "stopped"
+        return "completed" if trained >= self._state.num_visits else "stopped"
 
 
 def replay(records: Iterable[JournalRecord], state: RunState, decisions: Decisions) -> list[JournalRecord]:

@@ -1,8 +1,8 @@
 """The run loop: events from workers in, units out.
 
 One thread, one queue, no polling: the loop sleeps until a unit ends, the journal fails, a user's command
-arrives, or a timer for a full disk goes off. All that it decides follows from the journal (``state``,
-``decisions``) and the scheduler; here they meet the backend.
+arrives, a timer for a full disk goes off, or the process is told to end. All that it decides follows from the
+journal (``state``, ``decisions``) and the scheduler; here they meet the backend.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -23,6 +24,7 @@ from hopyard.backend import Backend
 from hopyard.errors import (
     Evidence,
     HopyardError,
+    Preempted,
     RunError,
     SettingsError,
     StateLostError,
@@ -36,6 +38,7 @@ from hopyard.errors import (
 from hopyard.hopper.control import Command, in_words, larger_budget
 from hopyard.hopper.decisions import Decisions
 from hopyard.hopper.journal import Journal
+from hopyard.hopper.notice import Notice
 from hopyard.hopper.orders import rotating_order
 from hopyard.hopper.retention import Retention, check_states_are_kept
 from hopyard.hopper.scheduler import Position, Scheduler, Start, Unit
@@ -44,12 +47,16 @@ from hopyard.hopper.watcher import Watcher
 from hopyard.hopper.work import Options, UnitOutcome, Work, evidence_of, unit_record
 from hopyard.storage import Store
 from hopyard.storage.waiting import PASSING, until
+from hopyard.wording import counted
 
 Observer: TypeAlias = Callable[[RunState, JournalRecord], None]
 """Called on the driver with every record, in order, when the state is as that record left it."""
 
 ALIKE = 3
 """That many trials failing alike before any unit is done stop a run."""
+
+PREEMPTED = "preempted"
+"""Status of a run whose driver was told to end."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,12 @@ class _Asked:
     command: Command
 
 
-_Event: TypeAlias = _Ended | _JournalFailed | _Retry | _Asked
+@dataclass(frozen=True)
+class _Noticed:
+    """Event: the process is told to end, or its grace is over."""
+
+
+_Event: TypeAlias = _Ended | _JournalFailed | _Retry | _Asked | _Noticed
 
 
 class Hopper:
@@ -87,6 +99,7 @@ class Hopper:
         decisions: the searcher, replayed likewise.
         work: makes the call for a unit.
         check_epochs: raises SettingsError if trials, as their training is made, cannot have so many epochs.
+        notice: hears that the process is to end, and how long units under way may take then.
         announce: takes messages for the user.
     """
 
@@ -104,8 +117,10 @@ class Hopper:
         homes: Mapping[int, frozenset[int]] | None = None,
         announce: Callable[[str], None] = print,
         check_epochs: Callable[[Sequence[TrialState], int], None] = lambda trials, num_epochs: None,
+        notice: Notice | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._notice = Notice() if notice is None else notice
         self._store, self._state, self._journal, self._decisions = store, state, journal, decisions
         self._backend, self._work, self._options = backend, work, options
         self._observers, self._announce, self._clock = observers, announce, clock
@@ -119,6 +134,7 @@ class Hopper:
             rotating_order(max(layout.validate, 1), header["order_groups"], header["seed"]),
             homes,
             free=options.free_orders,
+            hop_seconds=options.hop_seconds,
         )
         self._may_stay_resident = homes is None and options.checkpoint_every != "unit"
         self._saved_at: dict[int, float] = {}
@@ -149,24 +165,27 @@ class Hopper:
         Args:
             pending: decisions that the journal's end cut off, and an ``extend`` record if the budget grows.
 
-        Returns: ``"completed"``; ``"failed"``, where every trial has; or what ended it: ``"time budget"``, or
-            ``"stopped"`` by a user.
+        Returns: ``"completed"``; ``"failed"``, where every trial has; or what ended it: ``"time budget"``,
+            ``"stopped"`` by a user, or ``"preempted"``.
         """
-        try:
-            self._begin(pending)
-            self._watcher.start()
-            while self._goes_on():
-                event = self._events.get()
-                self._mind_the_budget()
-                self._handle(event)
+        with self._notice.deferred(lambda: self._events.put(_Noticed())):
+            try:
+                self._begin(pending)
+                self._watcher.start()
+                self._mind_the_notice()
+                while self._goes_on():
+                    event = self._events.get()
+                    self._mind_the_budget()
+                    self._mind_the_notice()
+                    self._handle(event)
+                    self._show()
+                    self._retention.delete(self._journal.durable, self._scheduler.is_under_way)
+                return self._finish()
+            finally:
                 self._show()
-                self._retention.delete(self._journal.durable, self._scheduler.is_under_way)
-            return self._finish()
-        finally:
-            self._show()
-            self._watcher.stop()
-            if self._timer is not None:
-                self._timer.cancel()
+                self._watcher.stop()
+                if self._timer is not None:
+                    self._timer.cancel()
 
     # The loop -------------------------------------------------------------------------------
 
@@ -201,7 +220,8 @@ class Hopper:
         status = self._stopping if self._stopping and goes_on else self._state.outcome
         self._journal.flush()
         self._retention.delete(self._journal.durable, self._scheduler.is_under_way)
-        if self._left_behind:
+        # Who goes on with a run that was preempted, sweeps at first, and has the time for it.
+        if self._left_behind and status != PREEMPTED:
             self._retention.sweep()
         self._commit({"r": "finish", "status": status} | self._state.summary())
         self._show()
@@ -210,7 +230,7 @@ class Hopper:
 
     def _goes_on(self) -> bool:
         if self._scheduler.running:
-            return True
+            return not self._abandons()
         running = [trial.number for trial in self._state.trials.values() if trial.running]
         if not running or self._stopping:
             return False
@@ -228,7 +248,7 @@ class Hopper:
             raise event.error
         elif isinstance(event, _Asked):
             self._obey(event.number, event.command)
-        else:
+        elif isinstance(event, _Retry):
             self._resume()
 
     def _resume(self) -> None:
@@ -241,12 +261,35 @@ class Hopper:
             self._announce(f"the time budget is spent after {self._state.so_far}; start again to go on.")
             self._scheduler.pause()
 
+    def _mind_the_notice(self) -> None:
+        if self._notice.given is None or self._stopping == PREEMPTED:
+            return
+        self._stopping = PREEMPTED
+        self._scheduler.pause()
+        if self._scheduler.running:
+            self._announce(
+                f"{self._notice.given}: no more units are begun; up to {self._notice.grace:g} seconds for the "
+                f"{counted(self._scheduler.running, 'unit')} under way."
+            )
+
+    def _abandons(self) -> bool:
+        """Whether the units under way had their time. Their workers end, so that they write nothing behind the run's
+        back; whoever goes on does the units again."""
+        if self._notice.given is None or not self._notice.expired or not self._events.empty():
+            return False
+        self._backend.stop()
+        return True
+
     def _unit_ended(self, ended: _Ended) -> None:
         error = ended.future.exception()
         if error is None and not any(ended.future.result().errors):
             self._unit_done(ended, ended.future.result())
             return
         self._left_behind = True
+        if self._notice.given is not None:
+            # The signal may have ended what the unit needs: a JVM, a process that reads its data. No trial fails by it.
+            self._give_up(ended.start.unit)
+            return
         if error is None:
             self._fail(ended.start, ended.future.result().errors)
         elif isinstance(error, PASSING):
@@ -281,6 +324,9 @@ class Hopper:
         starts: Sequence[Start] = ()
         if trial.running and trial.stop_asked:
             self._end_for_user(unit.pack)
+        elif trial.running and any(outcome.ended):
+            end = {"r": "end", "t": unit.pack, "status": "completed", "by": "itself", "z": record["z"]}
+            self._commit(end)
         elif trial.running:
             starts = self._scheduler.done(
                 unit.pack, record["z"] - record["a"], resident=trains and state is None
@@ -346,11 +392,24 @@ class Hopper:
             self._show()
         for start in starts:
             unit = start.unit
+            if self._notice.given is not None:
+                self._give_up(unit)
+                continue
             trial = self._state.trials[unit.pack]
             fn, args = self._work(unit, (trial,), self._must_be_saved(unit))
             began = self._now()
-            future = self._backend.submit(start.worker, fn, *args)
-            future.add_done_callback(functools.partial(self._ended, start, began))
+            try:
+                with nullcontext() if self._backend.isolated else self._notice.in_unit():
+                    future = self._backend.submit(start.worker, fn, *args)
+            except Preempted:
+                self._give_up(unit)
+            else:
+                future.add_done_callback(functools.partial(self._ended, start, began))
+
+    def _give_up(self, unit: Unit) -> None:
+        """Leave a unit to whoever goes on with the run, as the process is to end."""
+        self._scheduler.pause()
+        self._scheduler.returned(unit.pack, self._position(unit.pack))
 
     def _ended(self, start: Start, began: float, future: Future[UnitOutcome]) -> None:
         self._events.put(_Ended(start, future, began))
@@ -424,6 +483,11 @@ class Hopper:
         self._start(self._scheduler.worker_up(start.worker))
 
     def _fail(self, start: Start, errors: Sequence[Evidence | None]) -> None:
+        """End a trial that failed, or let it go on from its last durable state if it may be restarted."""
+        trial = self._state.trials[start.unit.pack]
+        if trial.restarts < self._options.max_restarts and self._scheduler.has(trial.number):
+            self._restart(trial, next(error for error in errors if error is not None))
+            return
         if not self._failures:
             self._before_failures = len(self._state.trials)
         for error in errors:
@@ -433,6 +497,15 @@ class Hopper:
                 failed = {"r": "end", "t": start.unit.pack, "status": "failed", "error": found.to_json()}
                 self._commit(failed | {"z": self._now()})
         self._raise_if_all_fail_alike()
+
+    def _restart(self, trial: TrialState, error: Evidence) -> None:
+        why = f"{error.kind}: {error.message}"
+        self._commit(
+            {"r": "again", "t": [trial.number], "z": self._now(), "why": why, "error": error.to_json()}
+        )
+        again = f"restart {trial.restarts} of {self._options.max_restarts}"
+        self._announce(f"trial {trial.number} failed and goes on from its last state ({again}). {why}")
+        self._start(self._scheduler.returned(trial.number, self._position(trial.number)))
 
     def _raise_if_all_fail_alike(self) -> None:
         failed, trials = self._failures, self._state.trials

@@ -15,6 +15,7 @@ Records::
      "moved", "read"}
     {"r": "lost", "w", "t", "z", "why"}                                  a worker was lost in a unit
     {"r": "back", "t", "why", "forget"}                                  trials go on from what is durable
+    {"r": "again", "t", "z", "why", "error"}                             so does one that failed, which may be restarted
     {"r": "end", "t", "status", "error", "by"}                           a trial ended
     {"r": "finish", "status", "trials", "best"}                          the run ended
 
@@ -27,7 +28,8 @@ of states that the worker lacked and read, and of data that it read; ``beside``,
 should have on its disks, where that is known; ``asks``, where training has asked for the number
 of epochs, if it has. Version 0.1.0 wrote neither ``n``, ``to`` nor
 ``last``: its trials were validated at the ends of epochs alone; ``moved`` and ``read`` are missing in older journals
-too. An ``end`` that a user asked for has ``"by": "user"``, and an ``extend`` the number ``c`` of the command.
+too. An ``end`` that a user asked for has ``"by": "user"``, that of a trial whose own code came to its end
+``"by": "itself"``, and an ``extend`` the number ``c`` of the command.
 """
 
 from __future__ import annotations
@@ -127,6 +129,8 @@ class TrialState:
     error: Evidence | None = None
     seconds: float = 0.0
     lost_at: tuple[int, int] = (-1, 0)
+    restarts: int = 0
+    """How often it failed and went on from its last durable state."""
     target: int | None = None
     """Train units that it was allowed when its last unit was done; None: unknown."""
     asks_epochs: str = ""
@@ -227,6 +231,11 @@ class RunState:
     def num_epochs(self) -> int:
         return int(self.header["num_epochs"])
 
+    @property
+    def num_visits(self) -> int:
+        """Visits of a trial that is trained to the end."""
+        return int(self.header.get("num_visits") or self.num_epochs * self.layout.train)
+
     def apply(self, record: JournalRecord) -> None:
         """Change the state by one record of the journal."""
         handler = getattr(self, f"_apply_{record['r']}", None)
@@ -277,7 +286,7 @@ class RunState:
         self.controls = max(self.controls, record.get("c", 0))
         self.finished = None
         for trial in self.trials.values():
-            if trial.status == "completed" and trial.progress.trained < self.num_epochs * self.layout.train:
+            if trial.status == "completed" and trial.progress.trained < self.num_visits:
                 trial.status, trial.target = "running", None
 
     def _note_budget(self) -> None:
@@ -310,6 +319,13 @@ class RunState:
         for number in record["t"]:
             trial = self.trials[number]
             trial.lost_at = trial.progress.visits, trial.losses + 1
+
+    def _apply_again(self, record: JournalRecord) -> None:
+        self._tick(record["z"])
+        for number in record["t"]:
+            trial = self.trials[number]
+            trial.restarts += 1
+            trial.progress = trial.durable
 
     def _apply_back(self, record: JournalRecord) -> None:
         for number in record["t"]:

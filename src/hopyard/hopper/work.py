@@ -35,6 +35,8 @@ class UnitOutcome(Protocol):
     def bytes_beside(self) -> int | None: ...
     @property
     def asks_epochs(self) -> tuple[str, ...]: ...
+    @property
+    def ended(self) -> tuple[bool, ...]: ...
 
 
 class Work(Protocol):
@@ -57,6 +59,8 @@ class Options:
         free_orders: trials visit partitions in any order that keeps workers busy, where not every worker can
             read every partition. Then the order of visits, and so the result, depends on the workers.
         control_seconds: time between looks for users' commands.
+        max_restarts: how often a trial that fails goes on from its last durable state.
+        hop_seconds: cost of a trial going on where its state is not; see ``hopyard.hopper.scheduler``.
     """
 
     checkpoint_every: str | float = "unit"
@@ -66,6 +70,8 @@ class Options:
     retry_seconds: float = 5.0
     free_orders: bool = False
     control_seconds: float = 0.5
+    max_restarts: int = 0
+    hop_seconds: float = 0.0
 
 
 def unit_record(

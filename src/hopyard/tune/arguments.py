@@ -88,6 +88,7 @@ class Arguments:
     keep_n: int = field(default=1, metadata=_OF_THIS_CALL)
     checkpoint_every: Literal["unit", "epoch"] | float = field(default="unit", metadata=_OF_THIS_CALL)
     time_budget: float | None = field(default=None, metadata=_OF_THIS_CALL)
+    grace: float = field(default=30.0, metadata=_OF_THIS_CALL)
     patience: int | None = None
     median_stopping: int | None = None
     pruner: Any = None
@@ -377,7 +378,8 @@ def _checked_options(fields: dict[str, Any]) -> dict[str, Any]:
         )
     if budget is not None:
         budget = number("time_budget", budget, above=0, rule="a number of seconds above 0, or None")
-    return {"checkpoint_every": every, "time_budget": budget}
+    grace = number("grace", fields["grace"], least=0, rule="a number of seconds of at least 0")
+    return {"checkpoint_every": every, "time_budget": budget, "grace": grace}
 
 
 def _column_names(name: str, value: Any) -> tuple[str, ...]:

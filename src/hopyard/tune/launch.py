@@ -26,10 +26,12 @@ from hopyard.errors import SettingsError, WorkerMismatchError
 from hopyard.hopper.decisions import Decisions, replay
 from hopyard.hopper.hopper import ALIKE, Hopper
 from hopyard.hopper.journal import Journal, has_records, read_records
+from hopyard.hopper.notice import Notice
 from hopyard.hopper.orders import homes_of
 from hopyard.hopper.retention import check_states_are_kept
 from hopyard.hopper.scheduler import Layout
 from hopyard.hopper.state import ENDED, EvaluationMetric, JournalRecord, RunState, TrialState
+from hopyard.hopper.work import Options
 from hopyard.objects import digest_json
 from hopyard.objects.identity import identity
 from hopyard.search import Budget, Create, Searcher
@@ -81,11 +83,15 @@ class Launch:
         stops_nobody: Callable[[int], bool],
         inputs: SearchData,
         pickle_search: Callable[[], bytes],
+        notice: Notice,
+        options: Options,
+        of_header: Mapping[str, Any],
     ) -> None:
         self._kind, self._arguments, self._inputs = kind, arguments, inputs
         self._make_searcher, self._searcher_settings = make_searcher, searcher_settings
         self._partitions_wanted, self._stops_nobody = partitions_wanted, stops_nobody
-        self._pickle_search = pickle_search
+        self._pickle_search, self._notice = pickle_search, notice
+        self._options, self._of_header = options, of_header
         self._progress = ProgressDisplay(enabled=arguments.progress)
         self._metric = metric_of(arguments.evaluation_metric, arguments.mode, inputs.has_validation)
         self._estimator = identity(arguments.estimator_gen_fn, "estimator_gen_fn")
@@ -119,9 +125,11 @@ class Launch:
             in_turns = arguments.backend.name == "ray" and self._inputs.engine == "Ray Data"
             head = self._inputs.head(CHECKED_ROWS) if in_turns else None
             running.enter_context(_running(arguments.backend))
+            self._notice.check()
             facts = preflight(arguments.backend, arguments.store)
             check_logs(arguments)
             metric = self._check_on_one_batch(head)
+            self._notice.check()
             if in_turns:
                 running.close()
             with self._progress.preparing() as watch:
@@ -132,6 +140,7 @@ class Launch:
             if in_turns:
                 running.enter_context(_running(arguments.backend))
                 facts = preflight(arguments.backend, arguments.store)
+            self._notice.check()
             return self._kept(self._hop(splits, metric, facts))
 
     def _kept(self, run: Run) -> Model:
@@ -467,20 +476,28 @@ class Launch:
             decisions=decisions,
             backend=arguments.backend,
             work=work,
-            options=arguments.options,
+            options=self._options,
             observers=observers_of(arguments, self._progress, state),
             homes=homes,
             announce=self._progress.say,
             check_epochs=lambda trials, epochs: self._check_schedules(state, splits, trials, epochs),
+            notice=self._notice,
         )
+        run_id = state.header["run_id"]
         try:
-            hopper.run(pending)
+            status = hopper.run(pending)
         except KeyboardInterrupt:
             self._progress.say(
-                f"interrupted after {state.so_far}; run the same script again to go on "
-                f"(run {state.header['run_id']})."
+                f"interrupted after {state.so_far}; run the same script again to go on (run {run_id})."
             )
             raise
+        finally:
+            self._notice.note(f"after {state.so_far}; run the same script again to go on (run {run_id}).")
+        if status in ENDED:
+            self._notice.note(
+                f"with run {run_id} {status}; run the same script again, which returns its result at once."
+            )
+        self._notice.check()
 
     def _header(
         self,
@@ -509,6 +526,7 @@ class Launch:
             "data": {"train": origin(splits.train), "val": origin(splits.val)},
             "command": command(),
             "program": program,
+            **self._of_header,
         }
 
     def _check_surroundings(self, state: RunState, now: dict[str, Any]) -> None:

@@ -13,12 +13,15 @@ from typing import Any, TypedDict, TypeVar, Unpack, cast
 from hopyard.backend import Backend
 from hopyard.data import Dataset, open_dataset
 from hopyard.errors import DataError, UsageError
+from hopyard.hopper.notice import Notice
+from hopyard.hopper.work import Options
 from hopyard.search import Budget, InVirtualTime, MedianStopping, Patience, Searcher
 from hopyard.storage import Store
 from hopyard.tune.arguments import DEFAULTS, MOST_PARTITIONS, Arguments, check_arguments, metric_of
 from hopyard.tune.callbacks import Callback
 from hopyard.tune.inputs import Ready, SearchData, Splits, inputs_of
 from hopyard.tune.launch import Launch
+from hopyard.tune.progress import ProgressDisplay
 from hopyard.tune.recipe import pickle_search
 from hopyard.tune.run import Model
 from hopyard.wording import nearest
@@ -46,6 +49,7 @@ class Common(TypedDict, total=False):
     keep_n: int
     checkpoint_every: str | float
     time_budget: float | None
+    grace: float
     patience: int | None
     median_stopping: int | None
     pruner: Any
@@ -136,6 +140,8 @@ class Search(ABC):
         keep, keep_n: which trials' weights are kept: ``"completed"``, ``"best"`` (of ``keep_n``), ``"all"``.
         checkpoint_every: ``"unit"``, ``"epoch"`` or seconds.
         time_budget: seconds after which no new unit is started.
+        grace: seconds that units under way have to end, once SIGTERM or SIGUSR1 has told the process to end; then
+            ``fit`` raises ``Preempted``, which ends it with status 75. No more units are begun from the signal on.
         patience: epochs without improvement after which a trial is stopped.
         median_stopping: after that many epochs, a trial is stopped whose best value so far is worse than the
             median of what the others had on average by then.
@@ -231,8 +237,9 @@ class Search(ABC):
             UsageError: arguments and data do not fit; said before any work starts.
             TrialError: all trials fail.
             RunHeldError: another process drives this run.
+            Preempted: SIGTERM or SIGUSR1 told the process to end, and this is its main thread: see ``grace``.
         """
-        return self._launch(inputs_of(data, val, self.arguments)).fit()
+        return self._fit(lambda: inputs_of(data, val, self.arguments))
 
     def check(self, data: Any, val: Any = None) -> None:
         """Build, train and validate a trial on one batch, on a worker, and discard it. ``fit`` does it first.
@@ -244,6 +251,9 @@ class Search(ABC):
 
     def fit_on_prepared_data(self) -> Model:
         """Search on the newest dataset that ``prepare`` or ``backend.prepare_data`` left in the store."""
+        return self._fit(self._prepared_sets)
+
+    def _prepared_sets(self) -> SearchData:
         train_set, val_set = self._stored_sets()
         for split, dataset in (("training", train_set), ("validation", val_set)):
             if dataset is not None and not dataset.prepared:
@@ -252,7 +262,7 @@ class Search(ABC):
                     "did not write. Prepare it with prepare(data, store), or call fit_on_parquet() to train on the "
                     "files as they are."
                 )
-        return self._fit_on_sets(train_set, val_set)
+        return self._sets(train_set, val_set)
 
     def fit_on_parquet(self, train: Any = None, val: Any = None) -> Model:
         """Search on Parquet as it is, without preparing it.
@@ -263,28 +273,47 @@ class Search(ABC):
             val: the same for validation; None: the store's validation data, if any.
         """
         if train is None and val is None:
-            return self._fit_on_sets(*self._stored_sets())
+            return self._fit(lambda: self._sets(*self._stored_sets()))
         if train is not None and val is None and self.arguments.validation is not None:
             raise UsageError(
                 "fit_on_parquet was given training data without validation data; Parquet is trained on as it is, so "
                 "none is split off. Give val=... too, or validation=None to rank trials by training."
             )
-        train_set = open_dataset(self.arguments.store if train is None else train, "train")
-        return self._fit_on_sets(train_set, None if val is None else open_dataset(val, "val"))
+        return self._fit(
+            lambda: self._sets(
+                open_dataset(self.arguments.store if train is None else train, "train"),
+                None if val is None else open_dataset(val, "val"),
+            )
+        )
 
     def _stored_sets(self) -> tuple[Dataset, Dataset | None]:
         """The store's training data, and its validation data if trials are ranked by it."""
         store, validation = self.arguments.store, self.arguments.validation
         return open_dataset(store, "train"), None if validation is None else open_dataset(store, "val")
 
-    def _fit_on_sets(self, train: Dataset, val: Dataset | None) -> Model:
-        return self._launch(Ready(Splits.of(train, val), self.arguments, (train, val))).fit()
+    def _sets(self, train: Dataset, val: Dataset | None) -> SearchData:
+        return Ready(Splits.of(train, val), self.arguments, (train, val))
 
-    def _launch(self, inputs: SearchData) -> Launch:
+    def _fit(self, inputs: Callable[[], SearchData]) -> Model:
+        """Search on what ``inputs`` makes, listening for the notice that the process is to end from there on."""
+        with Notice(self.arguments.grace, ProgressDisplay(enabled=False).say) as notice:
+            notice.check()
+            return self._launch(inputs(), notice).fit()
+
+    def _launch(self, inputs: SearchData, notice: Notice | None = None) -> Launch:
         return Launch(
             self.kind, self.arguments, self._searcher, self._searcher_settings(), self._partitions_wanted(),
             self._stops_nobody, inputs, partial(pickle_search, type(self), self.arguments, self._own_arguments()),
+            notice or Notice(), self._options(), self._of_header(),
         )  # fmt: skip
+
+    def _options(self) -> Options:
+        """Options of driving a run."""
+        return self.arguments.options
+
+    def _of_header(self) -> dict[str, Any]:
+        """Fields that this kind of search adds to the record that begins a run, as JSON; none decides a result."""
+        return {}
 
     def _searcher(self, budget: Budget, reproducible: bool | None = None) -> Searcher:
         """A fresh searcher, with the early stopping of trials around it, in virtual time if that matters.
