@@ -46,6 +46,9 @@ class Staged(_Records):
     def writing(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def noted(self, shelf: Shelf, name: str) -> Record | None:
+        return self.record(shelf, name)
+
     def set(self, shelf: Shelf, name: str, record: Record | None) -> None:
         if record is None:
             del self.records[shelf, name]

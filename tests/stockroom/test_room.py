@@ -682,6 +682,34 @@ def test_looking_at_what_is_staged_keeps_no_collector_out(stock: StockRoom) -> N
             assert list(diff["data/c"].samples()) == [(1, "changed")]
 
 
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_link_notes_the_column_as_it_was_when_it_was_linked(stock: StockRoom, staged: bool) -> None:
+    def fill(of: StockRoom) -> None:
+        of.data["same"] = np.arange(5)
+        of.data["label"] = np.arange(5)
+        with of.run() as run:
+            run.link(data="label")
+            of.data["label"][0] = 7
+            of.data["label"][0] = 8
+            run.link(data="same")
+
+    if staged:
+        with StockRoom(stock.place.root, enable_write=True) as writer:
+            fill(writer)
+            assert not held_up(writer.place.root)
+            with StockRoom(stock.place.root, enable_write=True) as other:
+                assert other.data["label"][:].tolist() == [8, 1, 2, 3, 4]
+                other.commit("staged")
+    else:
+        with stock.enable_write():
+            fill(stock)
+    with StockRoom(stock.place.root) as reader:
+        linked = reader.experiment.runs()[0].links["data"]
+        assert linked["label"] == linked["same"] == reader.data["same"].record.to_json()
+        assert reader.data["label"][:].tolist() == [8, 1, 2, 3, 4]
+        assert reader.verify().ok
+
+
 @pytest.mark.parametrize("has_looked", [False, True])
 def test_what_was_undone_keeps_no_collector_out_and_what_was_staged_stays(
     stock: StockRoom, has_looked: bool

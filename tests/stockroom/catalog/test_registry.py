@@ -70,7 +70,7 @@ def test_a_version_has_what_its_run_logged_and_the_commit_that_brought_it(stock:
         assert found.params == {"lr": 0.1, "sizes": (4, 2)}
         assert found.metrics == {"loss": 0.25, "accuracy": 0.75}
         assert (found.source.commit, found.source.model, found.source.run) == (brought, "net", run.id)
-        assert list(found.source.data) == ["image"]
+        assert found.source.data == {"image": stock.at("HEAD~1").data["image"].record.pages}
         assert found.author == stock.log()[0].author
         assert not found.is_loadable
     assert torch.equal(stock.model["digits/1"]["w"], weights(1)["w"])

@@ -206,7 +206,7 @@ class StockRun:
     def _records(self, shelf: Shelf, names: str | Sequence[str]) -> dict[str, Any]:
         found = {}
         for name in [names] if isinstance(names, str) else names:
-            record = self._view.record(shelf, name)
+            record = self._view.noted(shelf, name)
             if record is None:
                 known = self._view.names(shelf)
                 raise NotFoundError(

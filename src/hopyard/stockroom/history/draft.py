@@ -76,7 +76,7 @@ class Draft:
     @guarded
     def record(self, shelf: Shelf, name: str) -> Record | None:
         """The record of a thing; None if there is none of this name. The record of a column that was written to is made
-        in memory, to be looked at: only :attr:`objects` of the column's snapshot have its pages."""
+        in memory, to be looked at: only :attr:`objects` of the column's snapshot have its pages. See :meth:`noted`."""
         if shelf == "data" and name in self._dirty:
             column = self._columns[name]
             return column.snapshot().record if column.is_there else None
@@ -143,6 +143,25 @@ class Draft:
     def begun(self) -> str | None:
         """The root map that the outermost ``held`` leads back to."""
         return self._saved[0]
+
+    @guarded
+    def noted(self, shelf: Shelf, name: str) -> Record | None:
+        """The record of a thing, to be noted elsewhere: what it needs is added, also of a column that was written to.
+
+        Raises:
+            UsageError: the draft is closed.
+        """
+        if shelf != "data" or name not in self._dirty:
+            return self.record(shelf, name)
+        with self.writing():
+            column = self.written(name)
+            if column is None or not column.is_changed:
+                return self.record(shelf, name)
+            if self._told is None:
+                return self._flushed(name)
+            record = column.flush()
+            self._tell([(shelf, name, None if record is None else record.to_json())])
+            return record
 
     def set(self, shelf: Shelf, name: str, record: Record | None) -> None:
         """Say this of a thing; None: there is none of this name any more. What it needs was added before.
