@@ -28,6 +28,11 @@ def unstyled(text: str) -> str:
     return _STYLES.sub("", text)
 
 
+def beginning(text: str) -> str:
+    """``text`` as the beginning of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
 def one_line(text: str) -> str:
     """``text`` as ``visible`` gives it, without line breaks and tabs: for names and the like within a line."""
     return _UNSAFE_IN_LINE.sub(_escaped, text)

@@ -29,11 +29,13 @@ class MessageKind(IntEnum):
     """Kind of a message. The direction is in brackets."""
 
     HELLO = 1  # [to the worker] a pickled dict of settings
-    READY = 2  # [to the driver] the worker has read them
+    READY = 2  # [to the driver] the worker has read them; its process id
     TASK = 3  # [to the worker] pickled (fn, args)
     DONE = 4  # [to the driver] the pickled result
     FAILED = 5  # [to the driver] the traceback as text, one pickled part for the exception
     LINES = 6  # [both] ask for the last lines of output; the answer, joined by newlines
+    PREFIX = 7  # [to the worker] before HELLO: a pickled ``surroundings.Prefix`` to start again through
+    REFUSED = 8  # [to the driver] why the worker could not; its process ends
 
 
 def dumps(value: Any, *, copy: bool) -> list[MessagePart]:

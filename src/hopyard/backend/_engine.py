@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from hopyard.backend._process import LaunchSettings
 from hopyard.backend._slot import NEVER, Slot
 from hopyard.backend._task import Task
+from hopyard.backend._worker import LEFT_TO_THE_DRIVER
 from hopyard.backend.output import Outlet
 from hopyard.errors import WorkerLostError
 
@@ -94,8 +95,8 @@ class Engine:
         self._stopping = True
 
     def _run(self) -> None:
-        # Workers inherit this, so that a Ctrl-C cannot end one that does not ignore it yet.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # Workers inherit this, so that what reaches the whole group cannot end one that does not ignore it yet.
+        signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_DRIVER)
         reason = "the backend was stopped"
         try:
             while not self._stopping:

@@ -42,11 +42,15 @@ class LaunchSettings:
         env: environment variables, over those of this process.
         paths: entries of the worker's import path after this process's own.
         log_level: of its root logger; None: as this process's is at that moment.
+        prefix: gives what its command is started through, as in ``surroundings.Surroundings``.
+        called: what messages call it, before its number.
     """
 
     env: Mapping[str, str]
     paths: tuple[str, ...] = ()
     log_level: int | None = None
+    prefix: bytes = b""
+    called: str = "worker"
 
 
 class OutputPipe:
@@ -82,6 +86,10 @@ class WorkerProcess:
     """A started worker. Only the backend's thread uses it.
 
     That thread also starts it, because Linux kills the worker when the *thread* that started it ends.
+
+    Attributes:
+        pid: the worker's process, once it is up; before, and mostly then, the one that was started. The worker is a
+            child of that where its prefix is a program that watches over it, such as bubblewrap.
     """
 
     def __init__(self, number: int, launch: LaunchSettings, outlet: Outlet) -> None:
@@ -94,6 +102,7 @@ class WorkerProcess:
             with theirs:
                 self.popen = _start(theirs.fileno(), launch)
             on_error.pop_all()
+        self.pid = self.popen.pid
         ours.setblocking(False)
         self.channel = Channel(ours)
         assert self.popen.stdout is not None
@@ -102,6 +111,8 @@ class WorkerProcess:
         self.exit_descriptor = _exit_descriptor(self.popen.pid)
         # Read when the worker is up; the pipe holds it until then.
         with contextlib.suppress(OSError):  # it is dead already, which its exit will report
+            if launch.prefix:
+                self.channel.send(MessageKind.PREFIX, [launch.prefix])
             level = logging.getLogger().level if launch.log_level is None else launch.log_level
             self.channel.send(MessageKind.HELLO, dumps({"log_level": level}, copy=True))
 
@@ -115,6 +126,12 @@ class WorkerProcess:
         """Everything that the worker wrote up to now."""
         for stream in self.streams:
             self.show(stream, end_of_task=True)
+
+    @property
+    def exit_code(self) -> int:
+        """How it ended, as ``subprocess`` says it. A program that watches over it says signals as shells do."""
+        code: int = self.popen.returncode
+        return 128 - code if self.pid != self.popen.pid and code > 128 else code
 
     def close(self) -> None:
         """Reap the process, which has ended, and close everything that belongs to it."""

@@ -20,9 +20,14 @@ from hopyard.backend._channel import MessageKind, MessagePart
 from hopyard.backend._process import LaunchSettings, OutputPipe, WorkerProcess, how_it_ended
 from hopyard.backend._task import Task
 from hopyard.backend.output import Outlet
-from hopyard.errors import UnitTimeoutError, WorkerError, WorkerLostError
+from hopyard.errors import UnitTimeoutError, WorkerError, WorkerLostError, WorkerMismatchError
+from hopyard.wording import beginning
 
 NEVER = float("inf")
+
+
+class AbandonedError(WorkerLostError):
+    """The worker was ended by its own backend."""
 
 
 class Slot:
@@ -48,6 +53,7 @@ class Slot:
         self._waiting: deque[Task] = deque()
         self._starts: list[Future[None]] = []
         self._verdict: WorkerError | None = None  # why we ended the process, if it was us
+        self._killed = False  # whether it did not end by itself
         self._closed: str | None = None  # why there is no more work
 
     def add(self, task: Task) -> None:
@@ -80,17 +86,20 @@ class Slot:
     def kill(self, verdict: WorkerError | None = None) -> None:
         """End the process now; its task gets ``verdict``."""
         if self.process is not None:
-            self._verdict = self._verdict or verdict
-            self.process.popen.kill()
-            if self.process.exit_descriptor is None:
-                self._on_exit(self.process, 0)
+            self._verdict, self._killed = self._verdict or verdict, True
+            self._end_process(self.process)
+
+    def _end_process(self, process: WorkerProcess) -> None:
+        process.popen.kill()
+        if process.exit_descriptor is None:
+            self._on_exit(process, 0)
 
     def close(self, reason: str) -> None:
         """Take no more work and tell the process to exit; a task under way is abandoned."""
         self._closed = reason
         self._advance()
         if self.process is not None:
-            self._verdict = WorkerLostError(
+            self._verdict = AbandonedError(
                 f"{self._place()} was ended in the middle of a task, because {reason}; submit the task again."
             )
             with contextlib.suppress(OSError):  # it is gone
@@ -98,19 +107,22 @@ class Slot:
 
     def _place(self) -> str:
         assert self.process is not None
-        return f"worker {self._name()} (pid {self.process.popen.pid})"
+        return f"{self._name()} (pid {self.process.pid})"
 
-    def _name(self) -> int:
-        """The number that messages call this worker by: an agent's has those of its tasks."""
+    def _name(self) -> str:
+        """What messages call this worker: an agent's has the numbers of its tasks."""
         task = self._task or (self._waiting[0] if self._waiting else None)
-        return self._number if task is None or task.worker is None else task.worker
+        number = self._number if task is None or task.worker is None else task.worker
+        return f"{self._launch.called} {number}"
 
     def _advance(self) -> None:
         """Do what can be done next: refuse, start a process, or start a task."""
         if self._closed is not None:
             while self._waiting:
                 self._waiting.popleft().cancel()
-            self._answer_starts(WorkerLostError(f"Worker {self._number} was not started: {self._closed}."))
+            self._answer_starts(
+                WorkerLostError(f"{beginning(self._name())} was not started: {self._closed}.")
+            )
         while self.process is None and (self._waiting or self._starts):
             self._start_process()
         while self._ready and self._task is None and self._waiting:
@@ -120,12 +132,14 @@ class Slot:
         try:
             self.process = process = WorkerProcess(self._number, self._launch, self._outlet)
         except OSError as error:
-            self._fail_to_start(
-                f"Worker {self._name()} could not be started: {error}. Every worker is a process of its own; "
-                "see the limits on processes, open files and memory, or use fewer workers."
-            )
+            message = f"{beginning(self._name())} could not be started: {error}. Every worker is a process of its own; "
+            message += "see the limits on processes, open files and memory, or use fewer workers."
+            self._fail_to_start(WorkerLostError(message))
             return
         self._watch(process.channel.sock, functools.partial(self._on_channel, process))
+        with contextlib.suppress(OSError):  # as it may be when the process says hello
+            if not process.channel.flush():
+                self._listen(process, selectors.EVENT_READ | selectors.EVENT_WRITE)
         for stream in process.streams:
             self._watch(stream.pipe, functools.partial(self._on_output, process, stream))
         if process.exit_descriptor is not None:
@@ -165,22 +179,29 @@ class Slot:
             message = process.channel.receive() if mask & selectors.EVENT_READ else None
         except (EOFError, OSError):
             self._selector.unregister(process.channel.sock)
-            self.kill()  # without a channel it is of no use; mostly it is ending anyway
+            self._end_process(process)  # without a channel it is of no use; mostly it is ending anyway
             return
         if message is not None:
             self._on_message(process, *message)
 
     def _on_message(self, process: WorkerProcess, kind: MessageKind, parts: list[MessagePart]) -> None:
         if kind is MessageKind.READY:
-            self._ready = True
+            self._ready, process.pid = True, int(bytes(parts[0]))
             self._answer_starts(None)
             self._advance()
         elif kind is MessageKind.LINES:
             for stream in process.streams:
                 process.show(stream)
             self._send(process, MessageKind.LINES, ["\n".join(process.lines).encode()])
+        elif kind is MessageKind.REFUSED:
+            self._verdict = self._refusal(bytes(parts[0]).decode())
         else:
             self._settle(process, kind, parts)
+
+    def _refusal(self, reason: str) -> WorkerMismatchError:
+        return WorkerMismatchError(
+            f"{beginning(self._name())} cannot be started on {socket.gethostname()}: {reason}"
+        )
 
     def _settle(self, process: WorkerProcess, kind: MessageKind, parts: list[MessagePart]) -> None:
         """The task has answered: its output first, then the next task, then its future."""
@@ -213,15 +234,20 @@ class Slot:
             if source is not None and source in self._selector.get_map():
                 self._selector.unregister(source)
         process.close()
-        place = f"W{self._place()[1:]} {how_it_ended(process.popen.returncode)}"
+        place = f"{beginning(self._place())} {how_it_ended(process.exit_code)}"
         self.process, self.deadline = None, NEVER
         task, self._task = self._task, None
         verdict, self._verdict = self._verdict, None
+        was_killed, self._killed = self._killed, False
+        if isinstance(verdict, AbandonedError) and not was_killed and process.exit_code != 0:
+            verdict = None  # it has died by itself at the same time
         if task is not None:
             lost = f"{place} while it ran the task {task.label!r}. {process.last_words()}"
             task.future.set_exception(verdict or WorkerLostError(lost))
         elif not was_ready:
-            self._fail_to_start(f"{place} before it was up. {process.last_words()}")
+            self._fail_to_start(
+                verdict or WorkerLostError(f"{place} before it was up. {process.last_words()}")
+            )
         self._advance()
 
     def _read_last_answer(self, process: WorkerProcess) -> None:
@@ -229,16 +255,19 @@ class Slot:
             message = process.channel.receive()
         except (EOFError, OSError):
             return
-        if message is not None and message[0] in (MessageKind.DONE, MessageKind.FAILED):
-            self._settle(process, *message)
+        if message is not None and message[0] in (MessageKind.DONE, MessageKind.FAILED, MessageKind.REFUSED):
+            self._on_message(process, *message)
 
-    def _fail_to_start(self, message: str) -> None:
-        """Tell the callers that asked for a start, and the first task, of the failure; the next task tries again."""
-        self._answer_starts(WorkerLostError(message))
-        if self._waiting:
-            task = self._waiting.popleft()
+    def _fail_to_start(self, error: WorkerError) -> None:
+        """Tell the callers that asked for a start, and the first task, of the failure; the next task tries again.
+
+        A machine on which the worker cannot be started fails all tasks that wait, since none would fare better.
+        """
+        self._answer_starts(error)
+        failing = len(self._waiting) if isinstance(error, WorkerMismatchError) else min(1, len(self._waiting))
+        for task in [self._waiting.popleft() for _ in range(failing)]:
             if task.begin():
-                task.future.set_exception(WorkerLostError(message))
+                task.future.set_exception(error)
 
     def _answer_starts(self, error: WorkerError | None) -> None:
         starts, self._starts = self._starts, []

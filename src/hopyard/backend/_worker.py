@@ -19,6 +19,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from types import FrameType
 from typing import NoReturn, TextIO
 
 import cloudpickle
@@ -26,8 +27,12 @@ import cloudpickle
 from hopyard.backend import output
 from hopyard.backend._channel import Channel, MessageKind, MessagePart, dumps, loads
 from hopyard.backend.base import without_exit
+from hopyard.backend.surroundings import checked_words
+from hopyard.errors import HopyardError
 
 PR_SET_PDEATHSIG = 1
+LEFT_TO_THE_DRIVER = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
+"""Signals that a terminal, or a scheduler of jobs, sends to a driver and its workers at once."""
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
 
 
@@ -37,8 +42,7 @@ def main(descriptor: int) -> None:
     libc = ctypes.CDLL(None)
     if sys.platform == "linux":
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    _leave_to_the_driver()
     faulthandler.enable()
     channel = Channel(socket.socket(fileno=descriptor))
     threading.Thread(target=_exit_with_driver, args=(descriptor,), daemon=True).start()
@@ -46,6 +50,22 @@ def main(descriptor: int) -> None:
         _serve(channel, libc)
     except (EOFError, BrokenPipeError):
         os._exit(0)
+
+
+def _leave_to_the_driver() -> None:
+    """Outlive signals that reach the whole group of processes: the driver decides, and with it this one ends."""
+    own = os.getpid()
+
+    def outlive(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != own:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Not ignored, as programs that a task starts would, and torch's DataLoader ends its processes with SIGTERM.
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, outlive)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, LEFT_TO_THE_DRIVER)
 
 
 def _exit_with_driver(descriptor: int) -> None:
@@ -56,7 +76,10 @@ def _exit_with_driver(descriptor: int) -> None:
 
 
 def _serve(channel: Channel, libc: ctypes.CDLL) -> None:
-    _, parts = _receive(channel)
+    kind, parts = _receive(channel)
+    if kind is MessageKind.PREFIX:
+        _start_through(channel, parts)
+        _, parts = _receive(channel)
     settings = loads(parts)
     for stream in (sys.stdout, sys.stderr):
         assert hasattr(stream, "reconfigure")
@@ -64,9 +87,40 @@ def _serve(channel: Channel, libc: ctypes.CDLL) -> None:
     logging.basicConfig(level=settings["log_level"], format=LOG_FORMAT, stream=sys.stderr)
     server = _Server(channel, libc)
     output.attach(server)
-    channel.send(MessageKind.READY, [b""])
+    channel.send(MessageKind.READY, [str(os.getpid()).encode()])
     while True:
         server.serve_one()
+
+
+def _start_through(channel: Channel, parts: Sequence[MessagePart]) -> None:
+    """Start this program again in this process, through the prefix of the message. Returns if the prefix is empty.
+
+    Where that fails, the driver is told why, and the process ends.
+    """
+    try:
+        words = checked_words(loads(parts)())
+        if not words:
+            return
+        os.set_inheritable(channel.sock.fileno(), True)
+        # Until the worker leaves them to the driver again; a program that watches over it goes on to block them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_DRIVER)
+        _flush()
+        os.execvp(words[0], [*words, sys.executable, *sys.orig_argv[1:]])
+    except BaseException as error:
+        is_explained = isinstance(error, HopyardError)
+        reason = str(error) if is_explained else "".join(traceback.format_exception(error)).rstrip()
+        channel.send(MessageKind.REFUSED, [reason.encode(errors="replace")])
+        _flush()
+        os._exit(0)
+
+
+def _flush() -> None:
+    """Flush the streams of Python."""
+    streams: tuple[TextIO | None, ...] = (sys.stdout, sys.stderr)
+    for stream in streams:
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):  # the task may have closed it
+                stream.flush()
 
 
 def _receive(channel: Channel) -> tuple[MessageKind, list[MessagePart]]:
@@ -118,11 +172,7 @@ class _Server:
 
     def _flush(self) -> None:
         """Flush the task's output into the pipes before the driver hears that the task is done."""
-        streams: tuple[TextIO | None, ...] = (sys.stdout, sys.stderr)
-        for stream in streams:
-            if stream is not None:
-                with contextlib.suppress(OSError, ValueError):  # the task may have closed it
-                    stream.flush()
+        _flush()
         self._libc.fflush(None)
 
 

@@ -18,7 +18,7 @@ from hopyard.backend._engine import Engine
 from hopyard.backend._process import LaunchSettings
 from hopyard.backend._task import Task
 from hopyard.backend.output import Outlet
-from hopyard.errors import UnitTimeoutError, WorkerLostError
+from hopyard.errors import UnitTimeoutError, WorkerLostError, WorkerMismatchError
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class AgentSettings:
         unit_timeout: seconds that a task may take; None: no limit.
         paths: the driver's import path, which comes after the machine's own.
         log_level: of the worker's root logger.
+        prefix: gives what the worker's command is started through, as in ``surroundings.Surroundings``.
     """
 
     driver: str
@@ -38,6 +39,7 @@ class AgentSettings:
     unit_timeout: float | None
     paths: tuple[str, ...]
     log_level: int
+    prefix: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,13 @@ class Answer:
 
     Attributes:
         kind: ``"done"``: ``parts`` are the pickled result; ``"failed"``: they are the exception as
-            the worker packed it; ``"lost"`` or ``"timeout"``: ``where`` is the message.
+            the worker packed it; ``"lost"``, ``"timeout"`` or ``"refused"``: ``where`` is the message.
         parts: a message's bytes, in memory that the arrays of a result may then use and write to.
         where: name of the worker's process, for messages.
         lines: (stream, tag, line) of all that the task printed and logged.
     """
 
-    kind: Literal["done", "failed", "lost", "timeout"]
+    kind: Literal["done", "failed", "lost", "timeout", "refused"]
     parts: list[MessagePart] = field(default_factory=list)
     where: str = ""
     lines: list[tuple[str, str, str]] = field(default_factory=list)
@@ -78,6 +80,8 @@ class Agent:
             answer = Answer("lost", where=str(error))
         except UnitTimeoutError as error:
             answer = Answer("timeout", where=str(error))
+        except WorkerMismatchError as error:
+            answer = Answer("refused", where=str(error))
         answer.lines.extend(self._outlet.taken())
         return answer
 
@@ -86,7 +90,8 @@ class Agent:
         self._engine.stop()
 
     def _started(self) -> Engine:
-        launch = LaunchSettings(self.settings.env, self.settings.paths, self.settings.log_level)
+        asked = self.settings
+        launch = LaunchSettings(asked.env, asked.paths, asked.log_level, asked.prefix)
         return Engine([launch], self.settings.unit_timeout, self._outlet)
 
 

@@ -16,6 +16,9 @@ Rules that every implementation must keep (``backend.testing`` checks them):
   (``[trial 3 · worker 1] text``), and all lines of a task before its future is done.
 * **Threads.** ``submit`` may be called from any thread. Futures' callbacks run on a thread of
   the backend and must be short.
+* **Surroundings.** ``surrounded`` gives a backend of the same kind and size whose workers' processes have more
+  environment variables, and are started through a command that a function gives on the machine of each worker. Where
+  that function fails, all tasks that wait there, and ``start``, get one ``WorkerMismatchError`` with its text.
 * **Life.** Workers start at the first ``start`` (or ``submit``) and exit with ``stop`` or when
   the driver dies, however it dies. A stopped backend may be started again. ``stop`` cancels the
   futures of tasks that have not begun and sets ``WorkerLostError`` on those under way.
@@ -26,12 +29,13 @@ from __future__ import annotations
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Self
 
+from hopyard.backend.surroundings import Prefix
 from hopyard.checks import number
 from hopyard.data import Prepared, prepare
 from hopyard.errors import UsageError
@@ -85,6 +89,24 @@ class Backend(ABC):
         streams; None restores. ``stream`` is ``"stdout"`` or ``"stderr"``, ``line`` the text with its
         tag as it would be printed, without newline; calls come from one thread at a time. Backends
         that run tasks in the driver's process ignore this."""
+
+    @abstractmethod
+    def surrounded(self, env: Mapping[str, str] | None = None, prefix: Prefix | None = None) -> Self:
+        """A backend of the same kind and size that is not started, and whose workers start within surroundings.
+
+        It takes the same places as this one, so that only one of both should run at a time. What this one has of
+        surroundings, it has too.
+
+        Args:
+            env: environment variables of its workers, over those of the process that starts them.
+            prefix: gives the words that are put before the command of a worker's process, such as
+                ``["nice", "-n", "5"]``, or none. It is called on the worker's machine whenever one starts there, in a
+                process of the worker's own, and travels by cloudpickle. None: that of this backend, if it has one.
+
+        Raises:
+            UsageError: a variable cannot be set, or contradicts one that the backend sets; the prefix cannot be
+                pickled, or workers are no processes that it could start.
+        """
 
     def prepare_data(
         self,

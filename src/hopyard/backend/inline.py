@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Self
 
 from hopyard.backend.base import Backend, check_worker, without_exit
+from hopyard.backend.surroundings import Prefix, checked_env, checked_words
 from hopyard.checks import integer
+from hopyard.errors import Preempted, UsageError
 
 
 class InlineBackend(Backend):
     """Runs each task inside ``submit``, in the caller's thread and process.
 
     The simplest backend to debug with: breakpoints, profilers and prints work as usual. Tasks are not
-    pickled, so they share the caller's objects. Ctrl-C leaves ``submit`` as KeyboardInterrupt.
+    pickled, so they share the caller's objects. Ctrl-C leaves ``submit`` as KeyboardInterrupt, the notice that the
+    process is to end as Preempted.
 
     Args:
         threads_per_worker: CPU threads that a task's mathematics may use; part of a run's settings.
@@ -26,6 +33,8 @@ class InlineBackend(Backend):
 
     def __init__(self, threads_per_worker: int = 1) -> None:
         self.threads_per_worker: int = integer("threads_per_worker", threads_per_worker, 1)
+        self._env: dict[str, str] = {}
+        self._one_at_a_time = threading.RLock()
 
     @property
     def num_workers(self) -> int:
@@ -43,8 +52,10 @@ class InlineBackend(Backend):
         check_worker(worker, 1)
         future: Future[Any] = Future()
         try:
-            future.set_result(fn(*args))
-        except KeyboardInterrupt:
+            with self._surroundings():
+                result = fn(*args)
+            future.set_result(result)
+        except (KeyboardInterrupt, Preempted):
             raise
         except BaseException as error:
             future.set_exception(without_exit(error))
@@ -52,6 +63,36 @@ class InlineBackend(Backend):
 
     def stop(self) -> None:
         """Nothing needs ending."""
+
+    def surrounded(self, env: Mapping[str, str] | None = None, prefix: Prefix | None = None) -> Self:
+        """As in every backend; ``prefix`` is called at once, and what it raises is raised here."""
+        if prefix is not None and (words := checked_words(prefix())):
+            raise UsageError(
+                f"Workers are to be started through the command {words!r}, but {self!r} runs tasks in this process, "
+                "which has been started. Use LocalBackend(num_workers=1), whose worker is a process of its own."
+            )
+        other = copy.copy(self)
+        other._env = {**self._env, **checked_env(env or {}, {})}
+        other._one_at_a_time = threading.RLock()
+        return other
+
+    @contextmanager
+    def _surroundings(self) -> Iterator[None]:
+        """The environment variables of tasks, for as long as one runs."""
+        if not self._env:
+            yield
+            return
+        with self._one_at_a_time:
+            before = {name: os.environ.get(name) for name in self._env}
+            os.environ.update(self._env)
+            try:
+                yield
+            finally:
+                for name, value in before.items():
+                    if value is not None:
+                        os.environ[name] = value
+                    else:
+                        os.environ.pop(name, None)
 
     def __repr__(self) -> str:
         return f"InlineBackend(threads_per_worker={self.threads_per_worker})"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Self
 
 from hopyard.backend import devices
 from hopyard.backend._engine import Engine
@@ -14,6 +15,7 @@ from hopyard.backend._process import LaunchSettings
 from hopyard.backend._task import Task
 from hopyard.backend.base import Backend, check_timeout, check_worker, common_env
 from hopyard.backend.output import Listener, Outlet
+from hopyard.backend.surroundings import Prefix, Surroundings
 from hopyard.checks import integer
 from hopyard.errors import UsageError
 
@@ -54,6 +56,11 @@ class LocalBackend(Backend):
         self.gpus_per_worker = gpus_per_worker
         self.device: str
         self.device, self._envs = _plan(num_workers, device, gpus_per_worker, threads_per_worker)
+        self._surroundings = Surroundings()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Have no workers yet."""
         self._outlet = Outlet()
         self._lock = threading.Lock()
         self._engine: Engine | None = None
@@ -72,6 +79,7 @@ class LocalBackend(Backend):
 
         Raises:
             WorkerLostError: a worker ended before it answered; none is left running.
+            WorkerMismatchError: the prefix that ``surrounded`` was given fails; none is left running.
         """
         with self._lock:
             answers = self._running().start_workers()
@@ -103,11 +111,17 @@ class LocalBackend(Backend):
     def on_output(self, listener: Listener | None) -> None:
         self._outlet.listener = listener
 
+    def surrounded(self, env: Mapping[str, str] | None = None, prefix: Prefix | None = None) -> Self:
+        other = copy.copy(self)
+        other._surroundings = self._surroundings.changed(env, prefix, self._envs[0])
+        other._begin()
+        return other
+
     def _running(self) -> Engine:
         if self._engine is None or self._engine.ended:
-            self._engine = Engine(
-                [LaunchSettings(env) for env in self._envs], self.unit_timeout, self._outlet
-            )
+            around = self._surroundings
+            launches = [LaunchSettings({**env, **around.env}, prefix=around.prefix) for env in self._envs]
+            self._engine = Engine(launches, self.unit_timeout, self._outlet)
             # The engine's thread does not know this object, so forgetting it stops the workers.
             self._end = weakref.finalize(self, self._engine.stop)
         return self._engine

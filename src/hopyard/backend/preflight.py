@@ -25,6 +25,7 @@ from hopyard.backend.base import Backend
 from hopyard.data.cache.node import cache_directory
 from hopyard.errors import StorageFullError, UsageError, WorkerError, WorkerMismatchError
 from hopyard.storage.base import Store
+from hopyard.wording import beginning
 
 PROBE_BYTES = 4096
 ALIKE = {  # what must not differ between workers: field -> how messages call it
@@ -116,15 +117,10 @@ def _answer(future: Future[WorkerFacts], backend: Backend, worker: int, store: S
         raise
     except Exception as error:
         raise WorkerMismatchError(
-            f"{_begin(backend.place(worker))} cannot read what the driver wrote to {store.url}: "
+            f"{beginning(backend.place(worker))} cannot read what the driver wrote to {store.url}: "
             f"{type(error).__name__}: {error}. Every worker must see the store under the same address, with "
             "credentials and packages to read it: mount it there, or use a store that all machines reach."
         ) from error
-
-
-def _begin(text: str) -> str:
-    """``text`` as the beginning of a sentence."""
-    return text[:1].upper() + text[1:]
 
 
 def _for_the_driver(facts: WorkerFacts) -> dict[str, str | None]:

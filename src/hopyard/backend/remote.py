@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import logging
 import os
 import threading
@@ -10,17 +11,25 @@ import uuid
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from hopyard.backend._process import import_path
 from hopyard.backend._task import Task
 from hopyard.backend.agent import AgentSettings, Answer
 from hopyard.backend.base import Backend, check_timeout, check_worker, common_env
 from hopyard.backend.output import Listener, Outlet
+from hopyard.backend.surroundings import Prefix, Surroundings
 from hopyard.checks import integer
-from hopyard.errors import StorageFullError, UnitTimeoutError, UsageError, WorkerError, WorkerLostError
+from hopyard.errors import (
+    StorageFullError,
+    UnitTimeoutError,
+    UsageError,
+    WorkerError,
+    WorkerLostError,
+    WorkerMismatchError,
+)
 from hopyard.storage.oserrors import full_disk
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -64,6 +73,11 @@ class RemoteBackend(Backend):
         check_timeout(unit_timeout)
         self.threads_per_worker: int = integer("threads_per_worker", threads_per_worker, 1)
         self.unit_timeout = unit_timeout
+        self._surroundings = Surroundings()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Have no workers yet."""
         self._outlet = _OneByOne()
         self._lock = threading.Lock()
         self._session: _Session | None = None
@@ -118,13 +132,26 @@ class RemoteBackend(Backend):
     def on_output(self, listener: Listener | None) -> None:
         self._outlet.listener = listener
 
+    def surrounded(self, env: Mapping[str, str] | None = None, prefix: Prefix | None = None) -> Self:
+        other = copy.copy(self)
+        other._surroundings = self._surroundings.changed(env, prefix, common_env(self.threads_per_worker))
+        other._begin()
+        return other
+
     def _running(self) -> _Session:
         if self._session is None:
             cluster = self._cluster()
             cluster.start()
-            self._session = _Session(
-                cluster, self.num_workers, self._outlet, self.threads_per_worker, self.unit_timeout
+            surroundings = self._surroundings
+            settings = AgentSettings(
+                driver=uuid.uuid4().hex,
+                env={**common_env(self.threads_per_worker), **surroundings.env},
+                unit_timeout=self.unit_timeout,
+                paths=tuple(import_path()),
+                log_level=logging.getLogger().level,
+                prefix=surroundings.prefix,
             )
+            self._session = _Session(cluster, settings, self.num_workers, self._outlet)
             # The threads do not know this object, so forgetting it stops the workers.
             self._end = weakref.finalize(self, self._session.stop)
         return self._session
@@ -149,14 +176,8 @@ class _OneByOne(Outlet):
 class _Session:
     """The workers from start to stop."""
 
-    def __init__(
-        self, cluster: Cluster, workers: int, outlet: Outlet, threads: int, unit_timeout: float | None
-    ) -> None:
+    def __init__(self, cluster: Cluster, settings: AgentSettings, workers: int, outlet: Outlet) -> None:
         self._cluster, self._pid, self._stopped = cluster, os.getpid(), False
-        level = logging.getLogger().level
-        settings = AgentSettings(
-            uuid.uuid4().hex, common_env(threads), unit_timeout, tuple(import_path()), level
-        )
         self._lines = [_Line(cluster, settings, number, outlet) for number in range(workers)]
         # Finalizers would run at exit too, but maybe after the engine's own end, which this must come before: what
         # was registered last runs first, and the engine is imported by now.
@@ -182,6 +203,12 @@ class _Session:
         for line in self._lines:
             line.join()
 
+
+_ERRORS: dict[str, type[WorkerError]] = {
+    "lost": WorkerLostError,
+    "timeout": UnitTimeoutError,
+    "refused": WorkerMismatchError,
+}
 
 _Answered: TypeAlias = Answer | WorkerError | StorageFullError
 
@@ -271,5 +298,4 @@ class _Line:
         elif answer.kind == "failed":
             task.fail(answer.parts, answer.where)
         else:
-            kind = UnitTimeoutError if answer.kind == "timeout" else WorkerLostError
-            task.future.set_exception(kind(answer.where))
+            task.future.set_exception(_ERRORS[answer.kind](answer.where))

@@ -53,7 +53,6 @@ class SparkBackend(RemoteBackend):
         self._context = _classic_context(spark_context)
         floor = _floor_of_dynamic_allocation(self._context, num_workers)
         self._num_workers = _count_slots(self._context, num_workers or floor)
-        self._carries: SparkCluster | None = None
         super().__init__(threads_per_worker, unit_timeout)
 
     @property
@@ -63,6 +62,10 @@ class SparkBackend(RemoteBackend):
     def place(self, worker: int) -> str:
         place = None if self._carries is None else self._carries.place(worker)
         return f"worker {worker}" if place is None else f"worker {worker}, {place}"
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._carries: SparkCluster | None = None
 
     def _cluster(self) -> SparkCluster:
         self._carries = SparkCluster(self._context, self._num_workers)

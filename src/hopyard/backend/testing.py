@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ import pytest
 
 from hopyard.backend import output
 from hopyard.backend.base import Backend
-from hopyard.errors import UnitTimeoutError, UsageError, WorkerLostError
+from hopyard.backend.surroundings import Prefix
+from hopyard.errors import UnitTimeoutError, UsageError, WorkerLostError, WorkerMismatchError
 
 __all__ = ["PATIENCE", "BackendSuite", "error_of", "result_of"]
 
@@ -325,6 +326,125 @@ class BackendSuite:
             assert "longer than unit_timeout=2 seconds on worker 0" in str(error)
             assert "larger unit_timeout, or None" in str(error)
             assert result_of(behind) != before
+
+    # Surroundings
+
+    @pytest.fixture
+    def surrounded(self, backend: Backend) -> Iterator[Callable[..., Backend]]:
+        """The backend within surroundings; ended after the test."""
+        made: list[Backend] = []
+        backend.stop()  # whose places it takes
+
+        def surround(env: dict[str, str] | None = None, prefix: Prefix | None = None) -> Backend:
+            made.append(backend.surrounded(env, prefix))
+            return made[-1]
+
+        yield surround
+        for other in made:
+            other.stop()
+
+    def test_surroundings_have_environment_variables(
+        self, backend: Backend, surrounded: Callable[..., Backend]
+    ) -> None:
+        def look() -> str | None:
+            return os.environ.get("HOPYARD_SURROUNDINGS")
+
+        other = surrounded({"HOPYARD_SURROUNDINGS": "here", "HOPYARD_OTHERS": "x=y"})
+        assert type(other) is type(backend)
+        assert other.num_workers == backend.num_workers
+        assert [result_of(other.submit(worker, look)) for worker in range(other.num_workers)] == [
+            "here"
+        ] * other.num_workers
+        again = other.surrounded({"HOPYARD_OTHERS": "z"})
+        other.stop()
+        names = ("HOPYARD_SURROUNDINGS", "HOPYARD_OTHERS")
+        assert result_of(again.submit(0, lambda: [os.environ[name] for name in names])) == ["here", "z"]
+        again.stop()
+        assert result_of(backend.submit(0, look)) is None
+        assert "HOPYARD_SURROUNDINGS" not in os.environ
+
+    @pytest.mark.parametrize(
+        ("env", "message"),
+        [
+            ({"A": 1}, "env has 'A': 1, but names and values of environment variables must be text"),
+            ({"A=B": "1"}, "env has 'A=B': '1', but .* names neither empty nor with '='"),
+            ({"": "1"}, "env has '': '1', but"),
+            ({"A": "a\0b"}, "without null characters"),
+            ({"CUDA_VISIBLE_DEVICES": "0"}, "but the backend gives each worker its own, .* Leave it out"),
+        ],
+    )
+    def test_variables_that_cannot_be_set_are_refused(self, backend: Backend, env: Any, message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            backend.surrounded(env)
+
+    def test_variables_that_results_depend_on_are_refused(self, processes: Backend) -> None:
+        threads = processes.threads_per_worker
+        processes.surrounded({"OMP_NUM_THREADS": str(threads)})
+        with pytest.raises(
+            UsageError,
+            match=rf"OMP_NUM_THREADS=64, but the backend sets OMP_NUM_THREADS={threads}, .* Leave it out of env",
+        ):
+            processes.surrounded({"OMP_NUM_THREADS": "64"})
+
+    def test_a_prefix_is_made_in_the_process_of_each_worker(
+        self, processes: Backend, surrounded: Callable[..., Backend]
+    ) -> None:
+        other = surrounded(
+            {"HOPYARD_A": "a"}, lambda: ["env", f"HOPYARD_B={os.environ['HOPYARD_A']}{os.getpid()}"]
+        )
+        seen = [
+            result_of(other.submit(worker, lambda: (os.environ["HOPYARD_B"], f"a{os.getpid()}")))
+            for worker in range(other.num_workers)
+        ]
+        assert all(made == own for made, own in seen)
+        assert len(set(seen)) == other.num_workers
+        assert result_of(surrounded(None, list).submit(0, abs, -1)) == 1  # no words
+
+    def test_a_worker_may_be_the_child_of_its_prefix(
+        self, processes: Backend, surrounded: Callable[..., Backend]
+    ) -> None:
+        other = surrounded(None, lambda: ["sh", "-c", '"$@"; exit $?', "sh"])
+        before = result_of(other.submit(0, os.getpid))
+        error = error_of(other.submit(0, os.kill, before, signal.SIGKILL))
+        assert isinstance(error, WorkerLostError)
+        assert f"Worker 0 (pid {before}) was killed by SIGKILL" in str(error)
+        after = result_of(other.submit(0, os.getpid))
+        assert after != before
+        other.stop()
+
+    def test_a_prefix_that_fails_is_one_error_with_its_text(
+        self, processes: Backend, surrounded: Callable[..., Backend]
+    ) -> None:
+        def fail() -> list[str]:
+            raise UsageError("the file system is not there. Mount it.")
+
+        other = surrounded(None, fail)
+        error = error_of(other.submit(0, abs, 1))
+        assert isinstance(error, WorkerMismatchError)
+        assert str(error).startswith("Worker 0 cannot be started on ")
+        assert str(error).endswith(": the file system is not there. Mount it.")
+        with pytest.raises(WorkerMismatchError, match=r"the file system is not there\. Mount it\."):
+            other.start()
+
+    def test_a_prefix_that_is_wrong_is_refused(
+        self, processes: Backend, surrounded: Callable[..., Backend]
+    ) -> None:
+        def divide() -> list[str]:
+            return [str(1 / 0)]
+
+        for prefix, texts in (
+            (divide, ["ZeroDivisionError: division by zero", "in divide"]),
+            (lambda: "nice", ["is 'nice', but must be a list of texts. Return one from the function"]),
+            (lambda: ["/nowhere/program"], ["FileNotFoundError"]),
+        ):
+            error = error_of(surrounded(None, prefix).submit(0, abs, 1))
+            assert isinstance(error, WorkerMismatchError)
+            assert all(text in str(error) for text in texts), error
+        lock = threading.Lock()
+        with pytest.raises(
+            UsageError, match=r"cannot be sent to workers .*lock.* make those inside the function"
+        ):
+            processes.surrounded(None, lambda: [str(lock)])
 
     # Output
 
