@@ -95,6 +95,19 @@ def command_prefix(mounts: Sequence[Mount]) -> list[str]:
     return prefix
 
 
+def start_with(mounts: Sequence[Mount]) -> list[str]:
+    """``command_prefix`` of mounts that were all checked, those with plain access too; warnings are printed.
+
+    Raises:
+        UsageError: as ``command_prefix``.
+    """
+    problems = check(mounts)
+    _raise_fatal(problems)
+    for problem in problems:
+        print(problem.message, file=sys.stderr)
+    return [] if problems else command_prefix(mounts)
+
+
 def enter(mounts: Sequence[Mount]) -> bool:
     """Give this process the mounts, for as long as it lives; what it starts inherits them.
 

@@ -16,7 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -54,6 +54,9 @@ Observer: TypeAlias = Callable[[RunState, JournalRecord], None]
 
 ALIKE = 3
 """That many trials failing alike before any unit is done stop a run."""
+
+FOR_GOOD = ("ConfigError", "DivergedError", "EstimatorError", "MetricError", "UsageError")
+"""Kinds of errors that a restart cannot mend."""
 
 PREEMPTED = "preempted"
 """Status of a run whose driver was told to end."""
@@ -267,10 +270,11 @@ class Hopper:
         self._stopping = PREEMPTED
         self._scheduler.pause()
         if self._scheduler.running:
-            self._announce(
-                f"{self._notice.given}: no more units are begun; up to {self._notice.grace:g} seconds for the "
-                f"{counted(self._scheduler.running, 'unit')} under way."
-            )
+            with suppress(OSError):  # of a pipe whose reader ended by the same signal
+                self._announce(
+                    f"{self._notice.given}: no more units are begun; up to {self._notice.grace:g} seconds for the "
+                    f"{counted(self._scheduler.running, 'unit')} under way."
+                )
 
     def _abandons(self) -> bool:
         """Whether the units under way had their time. Their workers end, so that they write nothing behind the run's
@@ -484,9 +488,10 @@ class Hopper:
 
     def _fail(self, start: Start, errors: Sequence[Evidence | None]) -> None:
         """End a trial that failed, or let it go on from its last durable state if it may be restarted."""
-        trial = self._state.trials[start.unit.pack]
-        if trial.restarts < self._options.max_restarts and self._scheduler.has(trial.number):
-            self._restart(trial, next(error for error in errors if error is not None))
+        trial, first = self._state.trials[start.unit.pack], next(each for each in errors if each is not None)
+        may_be_restarted = trial.restarts < self._options.max_restarts and first.kind not in FOR_GOOD
+        if may_be_restarted and self._scheduler.has(trial.number):
+            self._restart(trial, first)
             return
         if not self._failures:
             self._before_failures = len(self._state.trials)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from hopyard.errors import EstimatorError
 from hopyard.objects import load_state
@@ -68,6 +67,7 @@ def _say_whole_partitions(program: Program, params: dict[str, Any], estimator: E
     size, rows = estimator.batch_size, max(program.partition_rows)
     if (
         len(program.partition_rows) < 2
+        or not rows  # nobody knows how many
         or size <= rows
         or size in _said.setdefault(program.partition_rows, set())
     ):
@@ -86,16 +86,7 @@ def build_estimator(program: Program, params: dict[str, Any], trial: int = 0) ->
         return _call(program, params, trial, session)
 
 
-@runtime_checkable
-class OfTrial(Protocol):
-    """An estimator function that is told for which trial of which run it is called."""
-
-    def of_trial(self, trial: int, run: str) -> Callable[[dict[str, Any]], Any]: ...
-
-
-def _call(
-    program: Program, params: dict[str, Any], trial: int, session: Session, run: str = ""
-) -> Estimator:
+def _call(program: Program, params: dict[str, Any], trial: int, session: Session, run: str = "") -> Estimator:
     """Call the user's function under the trial's seed.
 
     A function that itself imports the framework for the first time drew its weights unseeded: it
@@ -104,7 +95,7 @@ def _call(
     session.reset()
     session.seed(program.seed, trial, "init")
     make = program.estimator_gen_fn
-    if isinstance(make, OfTrial):
+    if hasattr(make, "of_trial"):  # an experiment's, which is told for which trial of which run it is called
         make = make.of_trial(trial, run)
     try:
         estimator = make(copy.deepcopy(params))  # nested ones may be changed in place, too

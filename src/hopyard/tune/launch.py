@@ -101,7 +101,7 @@ class Launch:
         self._weight_column: str | None = None
 
     def check(self) -> None:
-        with _running(self._arguments.backend):
+        with kept_running(self._arguments.backend):
             self._check_on_one_batch()
 
     def fit(self) -> Model:
@@ -124,7 +124,7 @@ class Launch:
             # Ray Data's tasks need CPUs that the backend's actors hold for as long as they live.
             in_turns = arguments.backend.name == "ray" and self._inputs.engine == "Ray Data"
             head = self._inputs.head(CHECKED_ROWS) if in_turns else None
-            running.enter_context(_running(arguments.backend))
+            running.enter_context(kept_running(arguments.backend))
             self._notice.check()
             facts = preflight(arguments.backend, arguments.store)
             check_logs(arguments)
@@ -138,7 +138,7 @@ class Launch:
                 given = (*self._inputs.given, splits.train, splits.val)
                 check_labels(given, [self._weight_column], "weight")
             if in_turns:
-                running.enter_context(_running(arguments.backend))
+                running.enter_context(kept_running(arguments.backend))
                 facts = preflight(arguments.backend, arguments.store)
             self._notice.check()
             return self._kept(self._hop(splits, metric, facts))
@@ -542,7 +542,7 @@ class Launch:
 
 
 @contextmanager
-def _running(backend: Backend) -> Iterator[None]:
+def kept_running(backend: Backend) -> Iterator[None]:
     """Run the workers within the context; workers that ran before keep running."""
     was_running = backend.running
     backend.start()

@@ -1,0 +1,368 @@
+"""A bare function as a trial: it runs in a thread of its own, and is let go on from report to report."""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hopyard.errors import EstimatorError, UsageError
+from hopyard.experiment.context import TrialContext
+from hopyard.experiment.lengths import Facts
+from hopyard.experiment.trials import Surroundings, TrialEstimator
+from hopyard.objects import Tensor, flatten
+from hopyard.training.estimator import Context, OneBatch, Replica, Visit
+from hopyard.training.metric import MetricSet
+from hopyard.wording import brief, nearest
+
+
+class TrialStopped(BaseException):
+    """Raised in a trial's function by ``context.report`` when nothing more is wanted of the trial. ``finally`` blocks
+    run; ``except Exception`` does not catch it."""
+
+
+class FunctionEstimator(TrialEstimator):
+    """Estimator of a function ``main(context)``.
+
+    Args:
+        metric: name of the metric that ranks trials.
+    """
+
+    batch_size = 1
+
+    def __init__(
+        self,
+        function: Callable[[TrialContext], Any],
+        context: TrialContext,
+        surroundings: Surroundings,
+        metric: str,
+    ) -> None:
+        self.function, self.context, self.surroundings, self.metric = function, context, surroundings, metric
+
+    def replica(self, context: Context) -> Replica:
+        return FunctionReplica(self)
+
+    def facts(self) -> Facts:
+        return Facts("function")
+
+
+class FunctionReplica(Replica):
+    """A function, as far as its last report.
+
+    Its state is what it saved. A new process starts the function again, which gets that from ``context.restored()``;
+    the reports that it makes again, of those before the last one, are passed over.
+    """
+
+    framework = "function"
+    module = None
+    batch_size = 1
+
+    def __init__(self, estimator: FunctionEstimator) -> None:
+        self._given = estimator
+        self._reports = 0
+        self._saved: dict[str, Any] | None = None
+        self._saved_after = 0
+        self._values: dict[str, float] = {}
+        self._running: _Running | None = None
+        self._end_running: Callable[[], Any] = lambda: None
+
+    def check_labels(self, visit: Visit) -> None:
+        """Nothing: there are no labels."""
+
+    def train(self, visit: Visit) -> dict[str, list[float]]:
+        """Let the function go on to its next report, or to its end."""
+        if isinstance(visit.rows, OneBatch):  # it would run whole
+            return {}
+        if self._running is None:
+            self._running = _Running(self._given, self._saved)
+            self._end_running = weakref.finalize(self, self._running.stop)
+            for _ in range(self._reports - self._saved_after):  # made before, by a process that is gone
+                self._advance(self._running)
+        if not self.has_ended:
+            self._values = {}
+            self._advance(self._running)
+        if not self._reports and not self._values:
+            metric = self._given.metric
+            raise EstimatorError(
+                f"{self._name}(context) returned without a report, so nothing is known of the trial. Call "
+                f"context.report({{{metric!r}: value}}) after each epoch, or once at the end."
+            )
+        if self.has_ended:
+            return {}
+        self._check_metric()
+        self._reports += 1
+        return {
+            name.removeprefix("train_"): [value, 1.0]
+            for name, value in self._values.items()
+            if name.startswith("train_")
+        }
+
+    def _advance(self, running: _Running) -> None:
+        with self._given.surroundings.entered():
+            values = running.go_on()
+        if values is None:
+            self.has_ended = True
+            return
+        self._values = values
+        saved = running.context.take_saved()
+        if saved is not None:
+            self._saved, self._saved_after = saved, max(self._reports, self._saved_after)
+
+    def _check_metric(self) -> None:
+        """Raise EstimatorError if a report lacks the metric that ranks trials."""
+        wanted = self._given.metric.removeprefix("val_")
+        there = [name.removeprefix("val_") for name in self._values]
+        if wanted not in there:
+            raise EstimatorError(
+                f"searcher.metric is {wanted!r}, but {self._name}(context) reported {', '.join(self._values)}"
+                f"{nearest(wanted, there, '.')} Report it each time, or name one of these in the configuration."
+            )
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._given.function, "__name__", "main")
+
+    def validate(self, visit: Visit) -> MetricSet:
+        """The values of the last report."""
+        found = MetricSet({}, loss=False)
+        values = self._values
+        if isinstance(visit.rows, OneBatch):
+            values = {self._given.metric: math.nan}
+        for name, value in values.items():
+            if not name.startswith("train_"):
+                found.mean(name.removeprefix("val_"), value, 1.0)
+        return found
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": {} if self._saved is None else {"saved": self._saved},
+            "function": {
+                "reports": self._reports,
+                "saved_after": self._saved_after,
+                "values": dict(self._values),
+            },
+        }
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        self._end_running()
+        self._running, self.has_ended = None, False
+        self._saved = tree["model"].get("saved")
+        function = tree.get("function", {"reports": 0, "saved_after": 0, "values": {}})
+        self._reports, self._saved_after = int(function["reports"]), int(function["saved_after"])
+        self._values = {name: float(value) for name, value in function["values"].items()}
+
+    def adopt(self, tree: Mapping[str, Any]) -> None:
+        if self._reports == 0 and "saved" not in tree["model"]:
+            raise EstimatorError(
+                f"{self._name}(context) goes on from another trial's state, but that trial has saved none. Call "
+                "context.save(state) before context.report, and begin with context.restored(); pbt needs both."
+            )
+        self.load(tree)
+        self._saved_after = self._reports
+
+    def hidden_state(self) -> list[str]:
+        return []
+
+    def nbytes(self) -> int:
+        return (
+            0 if self._saved is None else sum(part.data.nbytes for part in flatten(self._saved)[0].values())
+        )
+
+    @property
+    def prediction_columns(self) -> list[str]:
+        raise self._no_model()
+
+    def predict(self, batch: Mapping[str, Any]) -> Any:
+        raise self._no_model()
+
+    def export_onnx(self, path: Path, example: Mapping[str, Any]) -> None:
+        raise self._no_model()
+
+    def evaluate(self, batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+        raise self._no_model()
+
+    def _no_model(self) -> EstimatorError:
+        return EstimatorError(
+            f"a function such as {self._name}(context) has no model that could predict. Load what it saved: "
+            "hopyard experiment checkpoints download."
+        )
+
+
+class FunctionContext(TrialContext):
+    """Context of a bare function: it reports, saves, and finds what was saved."""
+
+    def __init__(
+        self, context: TrialContext, saved: dict[str, Any] | None, reported: Callable[[Any], None]
+    ) -> None:
+        vars(self).update(vars(context))
+        self._restored, self._reported = saved, reported
+        self._saved: dict[str, Any] | None = None
+
+    def report(self, metrics: Mapping[str, float] | None = None, **named: float) -> None:
+        """Say how good the trial is now, for example after each epoch; the searcher decides here who goes on.
+
+        Args:
+            metrics, named: numbers by name. Names that begin with ``train_`` are of training, all others of validation.
+
+        Raises:
+            UsageError: there are none, or a value is no number.
+        """
+        values = {**(metrics or {}), **named}
+        if not values:
+            raise UsageError("report() was called without metrics. Write context.report({'loss': loss}).")
+        for name, value in values.items():
+            try:
+                values[name] = float(value)
+            except (TypeError, ValueError):
+                raise UsageError(
+                    f"report() was given {name}={brief(value)}, but a metric is one number. Reduce it first."
+                ) from None
+        self._reported(values)
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Keep a state, with the next report: numbers, texts, arrays and tensors, in dicts and lists of any depth, such
+        as ``model.state_dict()``. A trial that goes on elsewhere, or is chosen as the best, has it.
+
+        Raises:
+            UsageError: it is no mapping, or something in it is none of these; says where.
+        """
+        if not isinstance(state, Mapping):
+            raise UsageError(
+                f"save() was given {type(state).__name__}, but takes a dict: save({{'model': state}})."
+            )
+        self._saved = {str(name): _as_tree(value, f"[{name!r}]") for name, value in state.items()}
+
+    def restored(self) -> dict[str, Any] | None:
+        """The state that this trial saved before it was interrupted; None at its begin. Tensors are those of PyTorch if
+        it is imported, else arrays."""
+        return (
+            None
+            if self._restored is None
+            else {name: _from_tree(part) for name, part in self._restored.items()}
+        )
+
+    def take_saved(self) -> dict[str, Any] | None:
+        """What was saved since the last call."""
+        saved, self._saved = self._saved, None
+        return saved
+
+
+class _Running:
+    """A function in its thread, which waits at each report until it is to go on."""
+
+    def __init__(self, given: FunctionEstimator, saved: dict[str, Any] | None) -> None:
+        self.context = FunctionContext(given.context, saved, self._reported)
+        self._function = given.function
+        self._go, self._told = threading.Semaphore(0), threading.Semaphore(0)
+        self._values: dict[str, float] | None = None
+        self._error: BaseException | None = None
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="trial", daemon=True)
+        self._thread.start()
+
+    def go_on(self) -> dict[str, float] | None:
+        """The values of the next report; None: the function has returned.
+
+        Raises: what the function raises.
+        """
+        self._values = None
+        self._go.release()
+        self._told.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._values
+
+    def stop(self) -> None:
+        """Let the function's next, or present, report raise ``TrialStopped``."""
+        self._stopped = True
+        self._go.release()
+
+    def _run(self) -> None:
+        self._go.acquire()
+        if not self._stopped:
+            try:
+                self._function(self.context)
+            except TrialStopped:
+                pass
+            except BaseException as error:  # it is raised where the unit is
+                self._error = error
+        self._told.release()
+
+    def _reported(self, values: dict[str, float]) -> None:
+        if threading.current_thread() is not self._thread:
+            raise UsageError(
+                "report() was called from a thread of the function's own. Call it from the thread that runs the "
+                "function."
+            )
+        if self._stopped:
+            raise TrialStopped
+        self._values = values
+        self._told.release()
+        self._go.acquire()
+        if self._stopped:
+            raise TrialStopped
+
+
+def _as_tree(value: Any, where: str) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if type(value).__module__.startswith("torch") and hasattr(value, "detach"):
+        from hopyard.training.torch.state import to_tree
+
+        return to_tree(value.detach().clone(), where)
+    if isinstance(value, np.ndarray | np.generic):
+        return Tensor.from_numpy(np.array(value))
+    if isinstance(value, bytes):
+        return {"bytes": Tensor.from_numpy(np.frombuffer(value, np.uint8).copy())}
+    if isinstance(value, Mapping):
+        return {
+            "mapping": [
+                [_key(key, where), _as_tree(part, f"{where}[{key!r}]")] for key, part in value.items()
+            ]
+        }
+    if isinstance(value, list | tuple):
+        return {type(value).__name__: [_as_tree(part, f"{where}[{at}]") for at, part in enumerate(value)]}
+    raise UsageError(
+        f"save() was given a {type(value).__name__} at state{where}, but keeps numbers, texts, bytes, arrays and "
+        "tensors, in dicts, lists and tuples. Turn it into these, or leave it out."
+    )
+
+
+def _key(key: Any, where: str) -> str | int:
+    if isinstance(key, str | int):
+        return key
+    raise UsageError(
+        f"save() was given the key {key!r} at state{where}, but keys are texts or whole numbers."
+    )
+
+
+def _from_tree(tree: Any) -> Any:
+    if isinstance(tree, Tensor):
+        return _array(tree)
+    if isinstance(tree, dict):
+        ((kind, parts),) = tree.items()
+        match kind:
+            case "bytes":
+                return parts.numpy().tobytes()
+            case "mapping":
+                return {key: _from_tree(part) for key, part in parts}
+            case "list":
+                return [_from_tree(part) for part in parts]
+            case "tuple":
+                return tuple(_from_tree(part) for part in parts)
+    return tree
+
+
+def _array(tensor: Tensor) -> Any:
+    import sys
+
+    if "torch" in sys.modules:
+        from hopyard.training.torch.state import from_tree
+
+        return from_tree(tensor)
+    return np.array(tensor.numpy())

@@ -1,0 +1,399 @@
+"""Launch of an experiment: its model definition packed, its data found out on a worker, and a search driven over it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from hopyard.backend import Backend, LocalBackend
+from hopyard.backend.preflight import preflight
+from hopyard.data.base import Partitioned
+from hopyard.data.preparing.request import Watch
+from hopyard.errors import Evidence, StorageError, TrialError, UsageError, WorkerError
+from hopyard.experiment.config import ExperimentConfig, complete, read_config
+from hopyard.experiment.definition import pack
+from hopyard.experiment.hyperparameters import search_space
+from hopyard.experiment.lengths import Facts, OwnData, Stretch, Visits, visits_of
+from hopyard.experiment.mounts import Mount, start_with
+from hopyard.experiment.searchers import Grid, Pbt, length_of, make_searcher
+from hopyard.experiment.trials import TrialEstimator, TrialFunction
+from hopyard.hopper.notice import Notice
+from hopyard.hopper.work import Options
+from hopyard.objects import digest_json
+from hopyard.search import Budget, Create, Searcher
+from hopyard.storage import Store
+from hopyard.training.estimator import Visit
+from hopyard.training.evidence import gather
+from hopyard.training.session import Session
+from hopyard.tune.arguments import default_partitions
+from hopyard.tune.inputs import Arrays, SearchData, Splits
+from hopyard.tune.launch import kept_running
+from hopyard.tune.progress import ProgressDisplay
+from hopyard.tune.run import Run
+from hopyard.tune.search import Search
+from hopyard.wording import counted
+
+UNTIL_IT_RETURNS = 1_000_000
+"""Reports that a function may make where the configuration has no ``max_length``."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """The length of trials in visits.
+
+    Attributes:
+        partitions: visits of an epoch.
+        searched: visits after which the searcher is asked for the last time, of pbt those of a round.
+        total: visits of a trial that trains to the end.
+        text: the length as it was rounded, for people.
+        own: how a loader of the trial's own is cut into visits.
+    """
+
+    partitions: int
+    searched: int
+    total: int
+    text: str
+    own: Visits | None = None
+
+    @property
+    def epochs(self) -> int:
+        return -(-self.total // self.partitions)
+
+
+def create(
+    config: ExperimentConfig | Mapping[str, Any] | str | os.PathLike[str],
+    directory: str | os.PathLike[str],
+    store: Store,
+    backend: Backend | None = None,
+    *,
+    test: bool = False,
+    fresh: bool = False,
+    progress: bool = True,
+) -> Run | None:
+    """Run an experiment, or go on with it where it stopped: the same configuration and code are the same experiment.
+
+    Args:
+        config: the configuration, its fields, or the path of its YAML file.
+        directory: the model definition directory.
+        store: keeps the definition, the run, and the states of its trials.
+        backend: runs the trials. None: processes on this machine, as many as ``resources.workers`` says.
+        test: run one batch of everything, and begin no experiment; returns None.
+        fresh: begin another experiment beside one with the same configuration and code.
+        progress: show progress.
+
+    Raises:
+        ConfigError: the configuration breaks rules; has all of them.
+        UsageError: the directory, the length or a bind mount breaks a rule. Nothing was begun.
+        TrialError: the trials cannot be built or trained, or all failed.
+        RunHeldError: another process drives this experiment.
+        Preempted: as ``Search.fit``.
+    """
+    if isinstance(config, str | os.PathLike):
+        config = read_config(Path(config))
+    elif not isinstance(config, ExperimentConfig):
+        config = complete(config)
+    definition = pack(directory, store).digest
+    return launch(config, definition, store, backend, test=test, fresh=fresh, progress=progress)
+
+
+def launch(
+    config: ExperimentConfig,
+    definition: str,
+    store: Store,
+    backend: Backend | None,
+    *,
+    test: bool = False,
+    fresh: bool = False,
+    progress: bool = True,
+) -> Run | None:
+    """Run an experiment whose model definition is in the store; the rest as ``create``."""
+    if config.resources.slots_per_trial > 1:
+        raise UsageError(
+            f"resources.slots_per_trial is {config.resources.slots_per_trial}; this version trains a trial in one "
+            "process. Write slots_per_trial: 1."
+        )
+    backend = surrounded(backend or LocalBackend(config.resources.workers), config)
+    variables = config.environment.environment_variables
+    function = TrialFunction(
+        store=store,
+        definition=definition,
+        entrypoint=config.entrypoint,
+        data=config.data,
+        has_hyperparameters=bool(config.hyperparameters),
+        variables={name: value for name, value in variables.items() if "${secret:" in value},
+        metric=config.searcher.metric,
+    )
+    announce = ProgressDisplay(enabled=False).say
+    with Notice(config.grace, announce) as notice, kept_running(backend):
+        notice.check()
+        preflight(backend, store)
+        first = next(
+            each for each in make_searcher(config.searcher, config.hyperparameters, 1, config.seed).start()
+        )
+        assert isinstance(first, Create)
+        facts = facts_of(backend, function, config.seed, dict(first.params))
+        notice.check()
+        length = length_in_visits(config, facts)
+        search = ExperimentSearch(
+            backend,
+            store,
+            replace(function, visits=length.own),
+            config,
+            length,
+            facts,
+            fresh=fresh,
+            progress=progress,
+        )
+        if test:
+            search.test()
+            return None
+        announce(f"trials train for {length.text}.")
+        return search.run(notice)
+
+
+def surrounded(backend: Backend, config: ExperimentConfig) -> Backend:
+    """A backend whose workers have the environment variables and the bind mounts of a configuration. The values of
+    secrets are not among them: each worker looks these up itself."""
+    variables = config.environment.environment_variables
+    plain = {name: value for name, value in variables.items() if "${secret:" not in value}
+    mounts = [Mount(each.host_path, each.container_path, each.read_only) for each in config.bind_mounts]
+    if not plain and not mounts:
+        return backend
+    return backend.surrounded(plain, partial(start_with, mounts) if mounts else None)
+
+
+# Facts, found out on a worker
+
+
+def facts_of(backend: Backend, function: TrialFunction, seed: int, params: dict[str, Any]) -> Facts:
+    """Facts about the data of the first trial.
+
+    Raises:
+        TrialError: it cannot be built; has the traceback.
+    """
+    found = backend.submit(0, look, function, seed, params).result()
+    if isinstance(found, Evidence):
+        raise TrialError(f"the trial cannot be built, so no experiment was begun.\n{found.describe()}", found)
+    assert isinstance(found, Facts)
+    return found
+
+
+def look(function: TrialFunction, seed: int, params: dict[str, Any]) -> Facts | Evidence:
+    """Facts about the data of a trial, or why its code fails; on a worker."""
+    try:
+        with Session(1) as session:
+            session.seed(seed, 0, "init")
+            estimator = function(params)
+            assert isinstance(estimator, TrialEstimator)
+            return estimator.facts()
+    except (StorageError, WorkerError):
+        raise
+    except (Exception, SystemExit) as error:
+        return gather(error, "build", None)
+
+
+def first_report(function: TrialFunction, seed: int, params: dict[str, Any]) -> Evidence | None:
+    """Let a function run up to its first report, on a worker; why it fails, if it does."""
+    try:
+        with Session(1) as session:
+            session.seed(seed, 0, "init")
+            replica = function(params).replica(None)  # type: ignore[arg-type]  # a function's looks at nothing
+            replica.train(Visit(Stretch(0), seed, 0, 0))
+            replica.state()
+    except (StorageError, WorkerError):
+        raise
+    except (Exception, SystemExit) as error:
+        return gather(error, "train", None)
+    return None
+
+
+# Lengths
+
+
+def length_in_visits(config: ExperimentConfig, facts: Facts) -> Length:
+    """The length that a configuration asks for, in whole visits.
+
+    Raises:
+        UsageError: the trial's data has no such length.
+    """
+    asked, rounds = length_of(config.searcher), 1
+    if isinstance(config.searcher, Pbt):
+        rounds = config.searcher.num_rounds
+    field = "length_per_round" if isinstance(config.searcher, Pbt) else "max_length"
+    if facts.kind == "function":
+        return _length_of_function(field, asked, rounds)
+    if asked is None:
+        raise UsageError(
+            f"searcher.{field} is missing, and {config.entrypoint} is a trial class, which trains for as long as the "
+            f"configuration says. Write {field}: {{epochs: 8}}."
+        )
+    ((unit, number),) = asked.items()
+    if facts.train is None:
+        own = visits_of(asked, rounds, config.scheduling_unit, facts.pass_batches, facts.batch_size)
+        text = f"{counted(number * rounds, unit[:-1])} in {counted(own.total, 'unit')}"
+        return Length(own.per_epoch, own.total // rounds, own.total, text, own)
+    rows = len(facts.train)
+    wanted = -(-_visits_wanted(config) // number) if unit == "epochs" else _visits_wanted(config)
+    partitions = default_partitions(rows, facts.train.num_row_groups, wanted)
+    visits = number * partitions
+    if unit != "epochs":
+        records = number * (facts.batch_size if unit == "batches" else 1)
+        visits = -(-records * partitions // rows)
+    text = (
+        f"{counted(visits * rounds, 'visit')} of {counted(partitions, 'partition')}, which are "
+        f"{visits * rounds / partitions:.4g} epochs and {visits * rounds * rows // partitions:,} records"
+    )
+    return Length(partitions, visits, visits * rounds, text)
+
+
+def _length_of_function(field: str, asked: Mapping[str, int] | None, rounds: int) -> Length:
+    if asked is None:
+        return Length(1, UNTIL_IT_RETURNS, UNTIL_IT_RETURNS, "as long as the function runs")
+    ((unit, number),) = asked.items()
+    if unit != "epochs":
+        raise UsageError(
+            f"searcher.{field} is {{{unit}: {number}}}, but the entrypoint is a function, whose length is counted in "
+            "its reports: an epoch is what it does from one context.report() to the next. Write "
+            f"{field}: {{epochs: N}}, or leave max_length out to let it run until it returns."
+        )
+    return Length(1, number, number * rounds, f"{counted(number * rounds, 'report')} of the function")
+
+
+def _visits_wanted(config: ExperimentConfig) -> int:
+    """Visits of the longest trials, as many as the searcher needs to compare trials at all its rungs."""
+    searcher = config.searcher
+    rungs = {
+        "async_halving": getattr(searcher, "num_rungs", 1),
+        "adaptive_asha": getattr(searcher, "max_rungs", 1),
+    }
+    return int(getattr(searcher, "divisor", 1.0) ** (rungs.get(searcher.name, 1) - 1))
+
+
+# Search
+
+
+class ExperimentSearch(Search):
+    """A search over the trials of an experiment, whose searcher, length and data follow from its configuration."""
+
+    kind = "experiment"
+
+    def __init__(
+        self,
+        backend: Backend,
+        store: Store,
+        function: TrialFunction,
+        config: ExperimentConfig,
+        length: Length,
+        facts: Facts,
+        *,
+        fresh: bool,
+        progress: bool,
+    ) -> None:
+        self._config, self._length, self._facts = config, length, facts
+        self._data = TrialData(function, facts, length)
+        columns = facts.columns or ("batch",)
+        checkpoints = config.checkpoints
+        space = search_space(config.hyperparameters, grid=isinstance(config.searcher, Grid))
+        super().__init__(
+            backend,
+            store,
+            function,
+            space or {"seed": config.seed},
+            length.epochs,
+            evaluation_metric=config.searcher.metric,
+            mode=config.mode,
+            feature_columns=list(columns),
+            label_columns=list(columns[:1]),
+            num_partitions=length.partitions,
+            seed=config.seed,
+            fresh=fresh,
+            keep=checkpoints.keep,
+            keep_n=checkpoints.keep_n,
+            checkpoint_every=checkpoints.every,
+            grace=config.grace,
+            progress=progress,
+        )
+
+    def _make_searcher(self, budget: Budget) -> Searcher:
+        config = self._config
+        return make_searcher(config.searcher, config.hyperparameters, self._length.searched, config.seed)
+
+    def _own_arguments(self) -> dict[str, Any]:
+        return {}
+
+    def _searcher_settings(self) -> dict[str, Any]:
+        return {"experiment": self._config.settings}
+
+    def _options(self) -> Options:
+        goes_where_it_was = float("inf") if self._facts.train is None else 0.0
+        return replace(
+            super()._options(), max_restarts=self._config.max_restarts, hop_seconds=goes_where_it_was
+        )
+
+    def _of_header(self) -> dict[str, Any]:
+        function = cast(TrialFunction, self.arguments.estimator_gen_fn)
+        written = {
+            "config": self._config.written(),
+            "definition": function.definition,
+            "length": self._length.text,
+        }
+        return {"experiment": written, "num_visits": self._length.total}
+
+    def run(self, notice: Notice) -> Run:
+        """Drive the experiment to its end."""
+        return self._launch(self._data, notice).fit().run
+
+    def test(self) -> None:
+        """Run one batch of everything; a function up to its first report.
+
+        Raises:
+            TrialError: it fails.
+        """
+        launch = self._launch(self._data)
+        launch.check()
+        if self._facts.kind != "function":
+            return
+        arguments, config = self.arguments, self._config
+        first = next(iter(self._make_searcher(self._budget()).start()))
+        assert isinstance(first, Create)
+        params = dict(first.params)
+        found = arguments.backend.submit(
+            0, first_report, arguments.estimator_gen_fn, config.seed, params
+        ).result()
+        if found is not None:
+            raise TrialError(f"the function fails before its first report.\n{found.describe()}", found)
+
+
+class TrialData(SearchData):
+    """Data that trials open by themselves: datasets of Hopyard's, or loaders of their own."""
+
+    def __init__(self, function: TrialFunction, facts: Facts, length: Length) -> None:
+        known = digest_json([function.definition, dict(function.data)], "experiment data")
+        own = cast(
+            Partitioned, OwnData(known, length.partitions, (facts.pass_batches or 0) * facts.batch_size)
+        )
+        train = own if facts.train is None else facts.train
+        val = cast(Partitioned, OwnData(known, 1, 0)) if facts.val is None else facts.val
+        self._splits = Splits.of(train, val)
+        self._known = facts.train is not None
+        self.given = (train, val)
+
+    @property
+    def has_validation(self) -> bool:
+        return True
+
+    def fingerprint(self) -> str:
+        return self._splits.fingerprint
+
+    def training_rows(self) -> int | None:
+        return len(self._splits.train) if self._known else None
+
+    def head(self, rows: int) -> Arrays:
+        return {}
+
+    def prepare(self, watch: Watch | None, announce: Callable[[str], None]) -> Splits:
+        return self._splits

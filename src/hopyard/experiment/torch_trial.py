@@ -1,0 +1,349 @@
+"""TorchTrial, which users extend, and the estimator that a search makes of it."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from hopyard.data.base import Partitioned
+from hopyard.data.contract import RowSource
+from hopyard.data.loader import Loader
+from hopyard.data.outputs.torch_loader import TorchLoader
+from hopyard.errors import EstimatorError
+from hopyard.experiment.context import TrialContext
+from hopyard.experiment.lengths import Facts, Visits
+from hopyard.experiment.own_loader import (
+    OwnLoader,
+    batch_size_of,
+    bytes_of,
+    moved,
+    number_of_batches,
+    rows_of,
+    seeded_pass,
+)
+from hopyard.experiment.trials import Surroundings, TrialEstimator
+from hopyard.objects import derive_seed
+from hopyard.training.estimator import Context, OneBatch, Replica, Visit
+from hopyard.training.metric import MetricSet
+from hopyard.training.torch.binding import Binding
+from hopyard.training.torch.estimator import TorchEstimator, TorchReplica
+from hopyard.training.torch.forward import BatchResult, Forward
+from hopyard.training.torch.validation import measure
+
+
+class TorchTrial(ABC):
+    """A PyTorch model with its data and its training, as an experiment's entrypoint names it.
+
+    A trial whose data loaders are those of Hopyard (``context.dataset("train").loader(..., output="torch")``) is
+    trained partition by partition, and hops between workers; with any other loader it trains in stretches of
+    batches, and stays where it is.
+
+    Args:
+        context: hyperparameters and data of the trial.
+    """
+
+    def __init__(self, context: TrialContext) -> None:
+        self.context = context
+
+    @abstractmethod
+    def build_model(self) -> torch.nn.Module:
+        """The model, with new weights."""
+
+    @abstractmethod
+    def build_optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
+        """The optimizer of the model's parameters."""
+
+    @abstractmethod
+    def build_training_data_loader(self) -> Iterable[Any]:
+        """Batches to train on: a loader of Hopyard's, a ``DataLoader``, or what else gives batches again and again."""
+
+    @abstractmethod
+    def build_validation_data_loader(self) -> Iterable[Any]:
+        """Batches to validate on; all of them, each time."""
+
+    @abstractmethod
+    def train_batch(self, batch: Any, model: torch.nn.Module) -> Mapping[str, Any] | torch.Tensor:
+        """``{"loss": ..., name: ...}`` of a batch, or the loss: means over the batch. The step is done by who calls."""
+
+    @abstractmethod
+    def evaluate_batch(self, batch: Any, model: torch.nn.Module) -> Mapping[str, Any]:
+        """``{name: ...}`` of a batch: means over the batch. No gradients are taken."""
+
+
+class TorchTrialEstimator(TorchEstimator, TrialEstimator):
+    """Estimator of a trial.
+
+    Args:
+        trial: the user's object.
+        visits: how it is cut into visits, if it has its own loader.
+
+    A method ``build_lr_scheduler(optimizer)`` of the trial makes a scheduler, which steps after every batch.
+    """
+
+    def __init__(self, trial: TorchTrial, surroundings: Surroundings, visits: Visits | None) -> None:
+        self.trial, self.surroundings, self.visits = trial, surroundings, visits
+        model = _returned(trial, "build_model", trial.build_model(), torch.nn.Module)
+        self.training = loader_of(trial, "build_training_data_loader")
+        self.validation = loader_of(trial, "build_validation_data_loader")
+        schedule = getattr(trial, "build_lr_scheduler", None)
+        super().__init__(
+            model,
+            trial.build_optimizer,
+            batch_size=batch_size_of(self.training),
+            step=lambda model, batch: dict(_with_loss(trial, trial.train_batch(batch, model))),
+            scheduler=None if schedule is None else lambda optimizer, *_: schedule(optimizer),
+        )
+
+    def replica(self, context: Context) -> Replica:
+        return TorchTrialReplica(self, context)
+
+    def facts(self) -> Facts:
+        train, val = hopyard_loader(self.training), hopyard_loader(self.validation)
+        datasets = _partitioned(self.trial, "training", train), _partitioned(self.trial, "validation", val)
+        if train is None:
+            return Facts("loader", *datasets, number_of_batches(self.training), batch_size_of(self.training))
+        return Facts("dataset", *datasets, len(train), train.batch_size, tuple(train.columns))
+
+
+class TorchTrialReplica(TorchReplica):
+    """Replica of a trial, whose batches and steps are the user's."""
+
+    def __init__(self, estimator: TorchTrialEstimator, context: Context) -> None:
+        self._given = estimator
+        self._own: OwnLoader | None = None
+        self._visits = 0
+        super().__init__(estimator, context)
+        if hopyard_loader(estimator.training) is None:
+            self._own = OwnLoader(estimator.training)
+
+    def _make_forward(self, binding: Binding, device: torch.device) -> Forward:
+        return _TrialForward(self._given, self._head, _AnyBatch(device), device)
+
+    def _functions(self) -> dict[str, Any]:
+        return {"trial": self._given.trial.train_batch}
+
+    def check_labels(self, visit: Visit) -> None:
+        """Nothing: the loss is the user's."""
+
+    def train(self, visit: Visit) -> dict[str, list[float]]:
+        with self._given.surroundings.entered():
+            sums = super().train(visit)
+        if not isinstance(visit.rows, OneBatch):
+            self._visits += 1
+        return sums
+
+    def validate(self, visit: Visit) -> MetricSet:
+        with self._given.surroundings.entered():
+            return super().validate(visit)
+
+    def _training_batches(self, visit: Visit) -> Iterable[Any]:
+        given = self._given
+        loader = hopyard_loader(given.training)
+        if isinstance(visit.rows, OneBatch):
+            return _counted(visit, itertools.islice(given.training, 1))
+        if loader is not None:
+            seed = derive_seed(visit.seed, "order", visit.partition)
+            return _counted(visit, loader.over(_of_dataset(visit), seed=seed, epoch=visit.epoch))
+        assert self._own is not None
+        assert given.visits is not None
+        own = self._own
+        count = given.visits.batches(self._visits, own.batches_of_a_pass, own.batch_size)
+        return _counted(visit, own.read(count, derive_seed(visit.seed, "order")))
+
+    def _validation_batches(self, visit: Visit) -> Iterable[Any]:
+        given = self._given
+        if isinstance(visit.rows, OneBatch):
+            return _counted(visit, itertools.islice(given.validation, 1))
+        loader = hopyard_loader(given.validation)
+        if loader is not None:
+            return _counted(visit, loader.over(_of_dataset(visit), seed=visit.seed, epoch=0))
+        return _counted(visit, _one_pass(given.validation, derive_seed(visit.seed, "validation")))
+
+    def _measure(self, batches: Iterable[Any]) -> MetricSet:
+        found = measure(self._forward, batches, MetricSet({}, loss=False), [])
+        if not found.metrics:
+            raise EstimatorError(
+                "the validation data loader gave no batches, so that nothing was measured. Let "
+                "build_validation_data_loader() return what gives batches each time that it is iterated over."
+            )
+        return found
+
+    def state(self) -> dict[str, Any]:
+        tree = super().state()
+        if self._own is not None:
+            tree["data"] = {"visits": self._visits, **vars(self._own.place)}
+        return tree
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        super().load(tree)
+        self._go_to(tree)
+
+    def adopt(self, tree: Mapping[str, Any]) -> None:
+        super().adopt(tree)
+        self._go_to(tree)
+
+    def _go_to(self, tree: Mapping[str, Any]) -> None:
+        if self._own is not None and "data" in tree:
+            place = {name: int(value) for name, value in tree["data"].items()}
+            self._visits = place.pop("visits")
+            self._own.go_to(place)
+
+    @property
+    def prediction_columns(self) -> list[str]:
+        raise _no_prediction(self._given.trial)
+
+    def predict(self, batch: Mapping[str, Any]) -> Any:
+        raise _no_prediction(self._given.trial)
+
+
+class _AnyBatch(Binding):
+    """Batches of any form, as the user's loaders give them."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(None, (), (), None, device)
+
+    def place(self, batch: Any) -> Any:
+        return moved(batch, self._device)
+
+    def rows(self, batch: Any) -> int:
+        return rows_of(batch)
+
+
+class _TrialForward(Forward):
+    """The user's ``train_batch`` and ``evaluate_batch`` as a function of a placed batch."""
+
+    def __init__(
+        self, given: TorchTrialEstimator, module: torch.nn.Module, binding: Binding, device: torch.device
+    ) -> None:
+        super().__init__(module, binding, None, given.step, device, None)
+        self._trial = given.trial
+
+    def _run_step(self, batch: Any) -> BatchResult:
+        if self.module.training:
+            return super()._run_step(batch)
+        values = _numbers(self._trial, self._trial.evaluate_batch(batch, self.module))
+        loss = values.pop("loss", None)
+        if loss is None:
+            return BatchResult(torch.zeros(()), 0.0, None, None, values)
+        return BatchResult(torch.as_tensor(float(loss), dtype=torch.float64), None, None, None, values)
+
+
+def hopyard_loader(loader: Any) -> Loader | None:
+    """The loader of a dataset of ours; None if the trial has its own."""
+    found = loader.loader if isinstance(loader, TorchLoader) else loader
+    return found if isinstance(found, Loader) else None
+
+
+def loader_of(trial: Any, method: str) -> Iterable[Any]:
+    """The data loader that a method of a trial builds.
+
+    Raises:
+        EstimatorError: it is nothing that can be iterated over again and again.
+    """
+    loader = getattr(trial, method)()
+    if isinstance(loader, Iterator) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+        raise EstimatorError(
+            f"{type(trial).__name__}.{method}() returned {type(loader).__name__}, but it must return what gives "
+            "batches each time that it is iterated over, such as a torch.utils.data.DataLoader, or "
+            "context.dataset('train').loader(...). End it with return loader."
+        )
+    if number_of_batches(loader) == 0:
+        raise EstimatorError(
+            f"{type(trial).__name__}.{method}() returned a loader of no batches. Give it at least one: fewer rows than "
+            "a batch are none with drop_last=True."
+        )
+    return loader  # type: ignore[no-any-return]
+
+
+def _one_pass(loader: Any, seed: int) -> Iterator[Any]:
+    """All batches of a loader, in an order that follows from the seed."""
+    with seeded_pass(loader, seed, 0):
+        batches = iter(loader)
+        first = list(itertools.islice(batches, 1))
+    yield from first
+    yield from batches
+
+
+def _partitioned(trial: TorchTrial, what: str, loader: Loader | None) -> Partitioned | None:
+    """The dataset of a loader, which models can visit partition by partition."""
+    if loader is None:
+        return None
+    if not isinstance(loader.dataset, Partitioned):
+        raise EstimatorError(
+            f"{type(trial).__name__}.build_{what}_data_loader() returned a loader of a "
+            f"{type(loader.dataset).__name__}, which has no partitions that models could visit. Give a loader of a "
+            "dataset with Parquet files of its own, or wrap its batches in a class of yours with __iter__ and __len__ "
+            "to train where the trial is."
+        )
+    return loader.dataset
+
+
+def _of_dataset(visit: Visit) -> RowSource:
+    assert isinstance(visit.rows, RowSource)
+    return visit.rows
+
+
+def _counted(visit: Visit, batches: Iterable[Any]) -> Iterator[Any]:
+    for batch in batches:
+        visit.read.total += bytes_of(batch)
+        yield batch
+
+
+def _returned(trial: TorchTrial, method: str, value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise EstimatorError(
+            f"{type(trial).__name__}.{method}() returned {type(value).__name__}, but must return a "
+            f"torch.nn.{kind.__name__}. End it with return model."
+        )
+    return value
+
+
+def _with_loss(trial: TorchTrial, values: Any) -> Mapping[str, Any]:
+    """What ``train_batch`` gave, as a mapping with the loss."""
+    if isinstance(values, torch.Tensor):
+        return {"loss": values}
+    if not isinstance(values, Mapping) or "loss" not in values:
+        given = (
+            f"the names {', '.join(map(str, values))}"
+            if isinstance(values, Mapping)
+            else type(values).__name__
+        )
+        raise EstimatorError(
+            f"{type(trial).__name__}.train_batch(batch, model) returned {given}, but must return a dict with 'loss', a "
+            "tensor with one number that gradients can be taken of; end it with return {'loss': loss}."
+        )
+    return values
+
+
+def _numbers(trial: TorchTrial, values: Any) -> dict[str, Any]:
+    """What ``evaluate_batch`` gave, if it is names with a number each."""
+    where = f"{type(trial).__name__}.evaluate_batch(batch, model)"
+    if not isinstance(values, Mapping) or not values:
+        raise EstimatorError(
+            f"{where} returned {'{}' if isinstance(values, Mapping) else type(values).__name__}, but must return a "
+            "dict of metrics; end it with return {'accuracy': accuracy}."
+        )
+    for name, value in values.items():
+        one = (
+            value.numel() == 1
+            if isinstance(value, torch.Tensor)
+            else isinstance(value, int | float) or (getattr(value, "size", 0) == 1)
+        )
+        if not isinstance(name, str) or not one:
+            shape = tuple(value.shape) if hasattr(value, "shape") else type(value).__name__
+            raise EstimatorError(
+                f"{where} gave {shape} for {name!r}, but a metric is one number, the mean over the batch. Reduce it, "
+                "for example with .mean()."
+            )
+    return dict(values)
+
+
+def _no_prediction(trial: TorchTrial) -> EstimatorError:
+    return EstimatorError(
+        f"a {type(trial).__name__} does not say how columns become the model's input, so nothing can be predicted by "
+        "its name. Use the trained module: model.torch()(inputs)."
+    )

@@ -1,0 +1,218 @@
+"""Code of trials: found in a model definition, imported on a worker, and run in its trial's own surroundings.
+
+The code of a definition is unpacked and imported once in a process. The working directory of a trial is a copy of the
+definition for that trial alone: it may write there without another trial's seeing it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hopyard.data.cache.node import cache_directory
+from hopyard.errors import EstimatorError
+from hopyard.experiment.context import TrialContext
+from hopyard.experiment.definition import unpack
+from hopyard.experiment.downloads import Downloads
+from hopyard.experiment.lengths import Facts, Visits
+from hopyard.experiment.secrets import resolve_secrets
+from hopyard.storage import Store
+from hopyard.training.estimator import Estimator
+from hopyard.wording import nearest
+
+_imported: set[str] = set()
+"""Directories that this process has imported code of trials from."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Surroundings of a trial's code: its modules can be imported, and its files are in the working directory.
+
+    Attributes:
+        code: directory that modules are imported from.
+        directory: working directory, for this trial alone.
+        variables: environment variables.
+    """
+
+    code: Path
+    directory: Path
+    variables: Mapping[str, str]
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Have them meanwhile, and afterwards those of before."""
+        before, path = Path.cwd(), list(sys.path)
+        known = {name: os.environ.get(name) for name in self.variables}
+        os.chdir(self.directory)
+        os.environ.update(self.variables)
+        self._forget_others()
+        sys.path.insert(0, str(self.code))
+        try:
+            yield
+        finally:
+            sys.path[:] = path
+            for name, value in known.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+            os.chdir(before)
+
+    def _forget_others(self) -> None:
+        """Forget the modules of other definitions, which may have the same names."""
+        own = str(self.code)
+        others = tuple(f"{folder}{os.sep}" for folder in _imported if folder != own)
+        if others:
+            for name, module in list(sys.modules.items()):
+                if str(getattr(module, "__file__", None) or "").startswith(others):
+                    del sys.modules[name]
+            _imported.clear()
+            importlib.invalidate_caches()
+        _imported.add(own)
+
+
+class TrialEstimator(Estimator):
+    """Estimator of a trial of an experiment."""
+
+    @abstractmethod
+    def facts(self) -> Facts:
+        """Facts about the data of the trial."""
+
+
+@dataclass(frozen=True)
+class TrialFunction:
+    """Function from a point of the hyperparameters to the estimator of a trial, as searches take it.
+
+    Attributes:
+        store: has the model definition.
+        definition: digest of the model definition.
+        entrypoint: ``module:name`` of the trial class or function.
+        data: field of the configuration, with references to secrets.
+        has_hyperparameters: whether the configuration has any; without, points hold nothing of the trial's.
+        variables: environment variables of its code, with references to secrets.
+        metric: name of the metric that ranks trials.
+        visits: how a trial with its own loader is cut into visits; None before that is known.
+        trial, run: number of the trial, and URL of the run's folder.
+    """
+
+    store: Store
+    definition: str
+    entrypoint: str
+    data: Mapping[str, Any]
+    has_hyperparameters: bool
+    variables: Mapping[str, str] = field(default_factory=dict)
+    metric: str = "loss"
+    visits: Visits | None = None
+    trial: int = 0
+    run: str = ""
+
+    def __hopyard_identity__(self) -> list[Any]:
+        return [self.definition, self.entrypoint, dict(self.data), self.has_hyperparameters]
+
+    def of_trial(self, trial: int, run: str) -> TrialFunction:
+        """The function for this trial of the run that has this URL."""
+        return TrialFunction(**{**self.__dict__, "trial": trial, "run": run})
+
+    def __call__(self, params: dict[str, Any]) -> Estimator:
+        """The estimator of the trial with this point.
+
+        Raises:
+            EstimatorError: the entrypoint cannot be imported, or is no trial class or function.
+        """
+        surroundings = self._surroundings()
+        with surroundings.entered():
+            found = load_entrypoint(self.entrypoint, surroundings.code)
+            context = TrialContext(self.data, params if self.has_hyperparameters else {}, Downloads())
+            if not inspect.isclass(found):
+                from hopyard.experiment.function_trial import FunctionEstimator
+
+                return FunctionEstimator(found, context, surroundings, self.metric)
+            from hopyard.experiment import torch_trial
+
+            if issubclass(found, torch_trial.TorchTrial):
+                _check_whole(found, "TorchTrial")
+                return torch_trial.TorchTrialEstimator(found(context), surroundings, self.visits)
+            raise EstimatorError(
+                f"the entrypoint {self.entrypoint} is a class, but no TorchTrial. Write class {found.__name__}"
+                "(hopyard.experiment.TorchTrial), or name a function def main(context)."
+            )
+
+    def _surroundings(self) -> Surroundings:
+        """The surroundings of the trial, unpacked on this machine."""
+        root = Path(f"{cache_directory()}-trials")
+        code = unpack(self.store, self.definition, root / "code" / self.definition)
+        run = hashlib.blake2b(self.run.encode(), digest_size=16).hexdigest()
+        directory = unpack(self.store, self.definition, root / "runs" / run / f"{self.trial:05d}")
+        return Surroundings(code, directory, resolve_secrets(dict(self.variables), "environment"))
+
+
+def _check_whole(found: type, contract: str) -> None:
+    """Raise EstimatorError if a method of a trial class is missing, in place of Python's own error."""
+    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    if missing:
+        listed = ", ".join(f"{name}()" for name in missing)
+        are = "are" if len(missing) > 1 else "is"
+        raise EstimatorError(
+            f"the trial class {found.__name__} lacks {listed}, which {are} part of every {contract}. Define "
+            f"{'them' if len(missing) > 1 else 'it'} in {found.__name__}."
+        )
+
+
+def load_entrypoint(entrypoint: str, code: Path) -> Callable[..., Any]:
+    """The class or function that ``module:name`` names, imported from a directory.
+
+    Raises:
+        EstimatorError: the module cannot be imported, with the file and the line, or has no such name.
+    """
+    module_name, _, name = entrypoint.partition(":")
+    if not any((code / module_name.replace(".", "/")).with_suffix(ending).exists() for ending in (".py", "")):
+        there = sorted(path.stem for path in code.glob("*.py"))
+        listed = f"It has {', '.join(f'{each}.py' for each in there)}." if there else "It has no .py files."
+        raise EstimatorError(
+            f"the entrypoint {entrypoint} names the module {module_name}, but the model definition has no such file"
+            f"{nearest(module_name, there, '.')} {listed} Correct entrypoint: in the configuration."
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise EstimatorError(
+            f"the entrypoint {entrypoint} cannot be imported: {type(error).__name__}: {error}"
+            f"{_where(error, code)}. Mend it, and try it with: python -c 'import {module_name}'"
+        ) from error
+    found = getattr(module, name, None)
+    if found is None:
+        own = [
+            each for each, value in vars(module).items() if getattr(value, "__module__", "") == module_name
+        ]
+        raise EstimatorError(
+            f"the entrypoint {entrypoint} names {name!r}, which {module_name}.py does not define"
+            f"{nearest(name, own, '.')} It defines {', '.join(own) or 'no class or function'}. Correct entrypoint: in "
+            "the configuration."
+        )
+    if not callable(found):
+        raise EstimatorError(
+            f"the entrypoint {entrypoint} is {type(found).__name__}, but it must be a TorchTrial, a KerasTrial, or a "
+            "function def main(context)."
+        )
+    result: Callable[..., Any] = found
+    return result
+
+
+def _where(error: BaseException, code: Path) -> str:
+    """Place of an error in the user's code: `` (model_def.py, line 3)``; empty if it is elsewhere."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({Path(error.filename).name}, line {error.lineno})"
+    own = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(str(code))
+    ]
+    return f" ({Path(own[-1].filename).relative_to(code)}, line {own[-1].lineno})" if own else ""
