@@ -52,6 +52,7 @@ _NAMED_BY_USERS = {
     "value",
     "values",
     "git",
+    "data",
 }
 
 

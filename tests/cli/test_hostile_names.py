@@ -56,6 +56,9 @@ def _make_room() -> None:
         stock.experiment[NAME] = f"[/b]{EVIL}"
         with stock.run(params={NAME: f"[/b]{EVIL}"}, tags={NAME: f"[/b]{EVIL}"}) as run:
             run.log(**{NAME: 1.0})
+        stock.registry.register(
+            NAME, NAME, params={NAME: EVIL}, metrics={NAME: 1}, description=EVIL, labels=[NAME]
+        )
     stock.branch("dev")
     stock.tag("v1")
     stock.push("./remote[b]")
@@ -161,6 +164,20 @@ WALK: dict[str, list[list[str]]] = {
     "stock verify": [[], ["--repair-from", KEY]],
     "stock gc": [["--dry-run"], ["--remote", KEY]],
     "stock reproduce": [[], [KEY]],
+    "model list": [[], [NAME], [KEY], ["--at", KEY]],
+    "model describe": [[NAME], [KEY], [NAME, "-v", KEY], [NAME, "-v", NAME]],
+    "model download": [[NAME, f"{FILE}.safetensors"], [NAME, f"out{EVIL}"], [KEY, "x.safetensors"]],
+    "model register": [
+        [f"{NAME} again", f"{NAME}/1", "-d", EVIL],
+        [KEY, NAME],
+        [NAME, KEY],
+        [NAME, "-l", KEY],
+        ["x", NAME, "--metric", KEY],
+        ["x", "--store", "store[x]", "--run", "run"],
+        ["x", "--store", KEY, "--run", KEY],
+    ],
+    "model change": [[NAME, "-d", f"since[/b]{EVIL}"], [NAME, "-v", KEY, "-l", "x"], [KEY, "--no-labels"]],
+    "model renumber": [[NAME, "1"], [KEY, "1"]],
     "stock purge": [[NAME, "--key", KEY, "--why", KEY, "--yes"], [KEY, "--key", "1", "--why", "x", "--yes"]],
 }
 NOT_WALKED = {

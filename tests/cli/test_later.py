@@ -122,7 +122,7 @@ def test_a_command_that_is_imported_later_has_the_help_that_it_is_listed_with(la
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ([""], ["demo", "plan", "version", "run", "data", "store", "stock"]),
+        ([""], ["demo", "plan", "version", "run", "data", "store", "model", "stock"]),
         (["r"], ["run"]),
         (["run", "re"], ["resume"]),
         (["data", "cache", "l"], ["list"]),

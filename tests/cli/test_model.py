@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.cli.shapes import document, shape
+from tests.cli.shapes import document, shape, undocumented
 from typer.testing import CliRunner
 
 from hopyard import StockRoom, load_model, open_run
@@ -116,6 +118,9 @@ def test_json(typed: Typed, run_id: str) -> None:
     changed = document(typed("change", "digits", "--no-labels", "-d", "worse", "--json"))
     assert changed == {**registered, "labels": [], "description": "worse"}
     assert document(typed("renumber", "digits", "1", "--json")) == {**changed, "version": 2}
+    for command in ("register", "list", "describe", "change", "renumber"):
+        assert undocumented(f"model {command}", registered) == set()
+    assert undocumented("model download", downloaded) == set()
     commit = StockRoom().resolve("HEAD~3")
     from_shelf = document(typed("register", "other", "net", "--metric", "odd=nan", "--json"))
     assert (from_shelf["commit"], from_shelf["from_model"], from_shelf["run"]) == (commit, "net", None)
@@ -138,6 +143,13 @@ def test_branches_that_register_the_same_number_keep_both(typed: Typed) -> None:
         "main",
         "dev",
     ]
+
+
+def test_commands_that_register_at_once_all_do(typed: Typed) -> None:
+    command = [sys.executable, "-m", "hopyard", "model", "register", "digits", "net", "--json"]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    registered = [document(process.communicate()[0])["version"] for process in processes]
+    assert sorted(registered) == list(StockRoom().registry["digits"]) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from hopyard import StockRoom, load_model, open_run
-from hopyard.errors import NotFoundError, TrialError, UsageError
+from hopyard.errors import ConflictError, NotFoundError, TrialError, UsageError
+from hopyard.stockroom.catalog.registry import ModelVersion
 from hopyard.storage import LocalStore
 from hopyard.tune import Model, hp_choice
+from hopyard.tune.registering import in_a_block
 
 
 @pytest.fixture
@@ -101,6 +103,36 @@ def test_within_a_block_it_is_committed_at_its_end(model: Model, stock: StockRoo
         model.register(stock, "digits")
     assert list(stock.registry["digits"]) == [1, 2]
     assert [commit.message for commit in stock.log()] == ["two"]
+
+
+def test_a_registration_begins_again_where_another_was_faster(stock: StockRoom) -> None:
+    counts: list[int] = []
+
+    def register() -> ModelVersion:
+        counts.append(len(counts))
+        version = stock.registry.register("digits", {"w": np.zeros(3)})
+        if len(counts) < 3:
+            with StockRoom(stock.place.root) as other, other.enable_write():
+                other.registry.register("digits", {"w": np.full(3, len(counts))})
+        return version
+
+    assert in_a_block(stock, register).number == 3
+    assert [stock.model[f"digits/{number}"]["w"][0] for number in (1, 2, 3)] == [1, 2, 0]
+    assert len(counts) == 3
+
+
+def test_other_conflicts_than_of_the_number_end_a_registration(stock: StockRoom) -> None:
+    def register() -> ModelVersion:
+        stock.experiment["lr"] = 1
+        with StockRoom(stock.place.root) as other, other.enable_write():
+            other.registry.register("digits", {"w": np.ones(3)})
+            other.experiment["lr"] = 2
+        return stock.registry.register("digits", {"w": np.zeros(3)})
+
+    with pytest.raises(ConflictError, match="experiment/lr: both added"):
+        in_a_block(stock, register)
+    with StockRoom(stock.place.root) as again:
+        assert (again.experiment["lr"], list(again.registry["digits"])) == (2, [1])
 
 
 def test_a_model_that_was_loaded_registers_by_the_path_of_a_stockroom(

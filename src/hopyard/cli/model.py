@@ -22,6 +22,7 @@ from hopyard.stockroom.catalog.registry import TITLES, ModelVersion, Registry, v
 from hopyard.stockroom.catalog.shelves import Shelves
 from hopyard.stockroom.history.commits import short
 from hopyard.tune import open_run
+from hopyard.tune.registering import in_a_block
 
 app: typer.Typer = typer.Typer(
     help="Registered models of a stockroom, of which every version is kept.", no_args_is_help=True
@@ -90,8 +91,9 @@ def register(
             found = opened.best if trial is None else opened.model(trial)
             version = found.register(room, name, **more)
         else:
-            with room.enable_write():
-                version = room.registry.register(name, model, run=run, metrics=metrics, **more)
+            version = in_a_block(
+                room, lambda: room.registry.register(name, model, run=run, metrics=metrics, **more)
+            )
         _show_changed(room, room.registry.version(name, version.number), as_json)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hopyard.errors import ConflictError
 from hopyard.objects import StateRef, state_digest
 from hopyard.stockroom import StockRoom
 from hopyard.stockroom.catalog.origins import Found, Registering, brought_by
@@ -51,8 +52,21 @@ def register(
             metrics, source = _metrics(info), _source(draft, now, record, info, data)
             return Found(record, info.params, metrics, source, files, state)
 
-        with room.enable_write():
-            return room.registry.add(name, find, description=description, labels=labels)
+        return in_a_block(room, lambda: room.registry.add(name, find, description=description, labels=labels))
+
+
+def in_a_block(room: StockRoom, register: Callable[[], ModelVersion]) -> ModelVersion:
+    """Register a version in a block, which is begun again where others have committed one of its number meanwhile."""
+    while True:
+        version = None
+        try:
+            with room.enable_write():
+                version = register()
+        except ConflictError as error:
+            if version is None or [each.path for each in error.conflicts] != [f"model/{version.path}"]:
+                raise
+        else:
+            return version
 
 
 def _saved(model: Model, folder: Path) -> tuple[ModelInfo, Weights]:

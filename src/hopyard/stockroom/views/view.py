@@ -68,7 +68,7 @@ class WritableView(View, Protocol):
         """One write, from before anything that it depends on is read."""
 
     def noted(self, shelf: Shelf, name: str) -> Record | None:
-        """The record of a thing, to be noted elsewhere: what it needs is added, also of a column that was written to."""
+        """The record of a thing, to be noted elsewhere: what it needs is added, also of columns with pending writes."""
 
     def set(self, shelf: Shelf, name: str, record: Record | None) -> None:
         """Say this of a thing; None: there is none of this name any more. What it needs was added before."""
