@@ -398,6 +398,7 @@ class BackendSuite:
         ]
         assert all(made == own for made, own in seen)
         assert len(set(seen)) == other.num_workers
+        other.stop()
         assert result_of(surrounded(None, list).submit(0, abs, -1)) == 1  # no words
 
     def test_a_worker_may_be_the_child_of_its_prefix(
@@ -437,9 +438,11 @@ class BackendSuite:
             (lambda: "nice", ["is 'nice', but must be a list of texts. Return one from the function"]),
             (lambda: ["/nowhere/program"], ["FileNotFoundError"]),
         ):
-            error = error_of(surrounded(None, prefix).submit(0, abs, 1))
+            other = surrounded(None, prefix)
+            error = error_of(other.submit(0, abs, 1))
             assert isinstance(error, WorkerMismatchError)
             assert all(text in str(error) for text in texts), error
+            other.stop()  # the next one takes its places
         lock = threading.Lock()
         with pytest.raises(
             UsageError, match=r"cannot be sent to workers .*lock.* make those inside the function"
