@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from hopyard.errors import EstimatorError, UsageError
+from hopyard.errors import EstimatorError, NotFoundError, UsageError
 from hopyard.experiment.context import TrialContext
 from hopyard.experiment.lengths import Facts
 from hopyard.experiment.trials import Surroundings, TrialEstimator
-from hopyard.objects import Tensor, flatten
+from hopyard.objects import Tensor, flatten, load_state
 from hopyard.training.estimator import Context, OneBatch, Replica, Visit
 from hopyard.training.metric import MetricSet
+from hopyard.tune.run import Model
 from hopyard.wording import brief, nearest
 
 
@@ -81,11 +82,11 @@ class FunctionReplica(Replica):
         if self._running is None:
             self._running = _Running(self._given, self._saved)
             self._end_running = weakref.finalize(self, self._running.stop)
-            for _ in range(self._reports - self._saved_after):  # made before, by a process that is gone
-                self._advance(self._running)
+            for number in range(self._saved_after, self._reports):  # made before, by a process that is gone
+                self._advance(self._running, number + 1)
         if not self.has_ended:
             self._values = {}
-            self._advance(self._running)
+            self._advance(self._running, self._reports + 1)
         if not self._reports and not self._values:
             metric = self._given.metric
             raise EstimatorError(
@@ -102,16 +103,17 @@ class FunctionReplica(Replica):
             if name.startswith("train_")
         }
 
-    def _advance(self, running: _Running) -> None:
+    def _advance(self, running: _Running, number: int) -> None:
+        """Let the function go on to the report of this number, counted from 1."""
         with self._given.surroundings.entered():
             values = running.go_on()
+        saved = running.context.take_saved()
         if values is None:
             self.has_ended = True
-            return
-        self._values = values
-        saved = running.context.take_saved()
+        else:
+            self._values = values
         if saved is not None:
-            self._saved, self._saved_after = saved, max(self._reports, self._saved_after)
+            self._saved, self._saved_after = saved, self._reports if values is None else number
 
     def _check_metric(self) -> None:
         """Raise EstimatorError if a report lacks the metric that ranks trials."""
@@ -225,8 +227,9 @@ class FunctionContext(TrialContext):
         self._reported(values)
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Keep a state, with the next report: numbers, texts, arrays and tensors, in dicts and lists of any depth, such
-        as ``model.state_dict()``. A trial that goes on elsewhere, or is chosen as the best, has it.
+        """Keep a state with the report that follows: numbers, texts, arrays and tensors, in dicts and lists of any
+        depth, such as ``model.state_dict()``. A trial that is interrupted after that report begins again with it, in
+        ``restored()``, and its next report is the one after.
 
         Raises:
             UsageError: it is no mapping, or something in it is none of these; says where.
@@ -250,6 +253,21 @@ class FunctionContext(TrialContext):
         """What was saved since the last call."""
         saved, self._saved = self._saved, None
         return saved
+
+
+def saved_state(model: Model) -> dict[str, Any]:
+    """The state that a function saved for the report by which this model of an experiment was chosen.
+
+    Raises:
+        NotFoundError: it saved none, or its state was not kept.
+    """
+    store, ref = model.weights()
+    saved = load_state(store, ref, verify=True).get("saved")
+    if saved is None:
+        raise NotFoundError(
+            f"trial {model.trial} saved no state. Call context.save({{...}}) before context.report in its function."
+        )
+    return {name: _from_tree(part) for name, part in saved.items()}
 
 
 class _Running:

@@ -151,7 +151,8 @@ def launch(
         if test:
             search.test()
             return None
-        announce(f"trials train for {length.text}.")
+        if progress:
+            announce(f"trials train for {length.text}.")
         return search.run(notice)
 
 

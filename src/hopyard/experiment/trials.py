@@ -151,7 +151,7 @@ class TrialFunction:
         """The surroundings of the trial, unpacked on this machine."""
         root = Path(f"{cache_directory()}-trials")
         code = unpack(self.store, self.definition, root / "code" / self.definition)
-        run = hashlib.blake2b(self.run.encode(), digest_size=16).hexdigest()
+        run = hashlib.blake2b(f"{self.definition}\n{self.run}".encode(), digest_size=16).hexdigest()
         directory = unpack(self.store, self.definition, root / "runs" / run / f"{self.trial:05d}")
         return Surroundings(code, directory, resolve_secrets(dict(self.variables), "environment"))
 

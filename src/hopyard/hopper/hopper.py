@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from hopyard.backend import Backend
@@ -151,6 +151,8 @@ class Hopper:
         self._waits_until: str | None = None  # what the run waits for, in words
         self._held = False
         """Whether a user has paused the run."""
+        self._killed = False
+        """Whether a user has ended it without waiting for the units under way."""
         self._watcher = Watcher(
             store, options.control_seconds, lambda *asked: self._events.put(_Asked(*asked))
         )
@@ -279,9 +281,11 @@ class Hopper:
     def _abandons(self) -> bool:
         """Whether the units under way had their time. Their workers end, so that they write nothing behind the run's
         back; whoever goes on does the units again."""
-        if self._notice.given is None or not self._notice.expired or not self._events.empty():
+        over = self._killed or (self._notice.given is not None and self._notice.expired)
+        if not over or not self._events.empty():
             return False
         self._backend.stop()
+        self._left_behind = True
         return True
 
     def _unit_ended(self, ended: _Ended) -> None:
@@ -491,23 +495,22 @@ class Hopper:
         trial, first = self._state.trials[start.unit.pack], next(each for each in errors if each is not None)
         may_be_restarted = trial.restarts < self._options.max_restarts and first.kind not in FOR_GOOD
         if may_be_restarted and self._scheduler.has(trial.number):
-            self._restart(trial, first)
+            self._restart(start, first)
             return
         if not self._failures:
             self._before_failures = len(self._state.trials)
         for error in errors:
             if error is not None:
-                found = Evidence(**(error.to_json() | {"worker": start.worker}))
+                found = replace(error, worker=start.worker)
                 self._failures.append((start.unit.pack, found))
                 failed = {"r": "end", "t": start.unit.pack, "status": "failed", "error": found.to_json()}
                 self._commit(failed | {"z": self._now()})
         self._raise_if_all_fail_alike()
 
-    def _restart(self, trial: TrialState, error: Evidence) -> None:
-        why = f"{error.kind}: {error.message}"
-        self._commit(
-            {"r": "again", "t": [trial.number], "z": self._now(), "why": why, "error": error.to_json()}
-        )
+    def _restart(self, start: Start, error: Evidence) -> None:
+        trial, why = self._state.trials[start.unit.pack], f"{error.kind}: {error.message}"
+        found = replace(error, worker=start.worker).to_json()
+        self._commit({"r": "again", "t": [trial.number], "z": self._now(), "why": why, "error": found})
         again = f"restart {trial.restarts} of {self._options.max_restarts}"
         self._announce(f"trial {trial.number} failed and goes on from its last state ({again}). {why}")
         self._start(self._scheduler.returned(trial.number, self._position(trial.number)))
@@ -569,9 +572,9 @@ class Hopper:
         if command.get("trial") is not None:
             if not self._scheduler.is_under_way(command["trial"]):  # else after its unit
                 self._end_for_user(command["trial"])
-        elif what == "stop":
+        elif what in ("stop", "kill"):
             self._announce(f"stopped by a user's command after {self._state.so_far}.")
-            self._stopping = "stopped"
+            self._stopping, self._killed = "stopped", what == "kill"
             self._scheduler.pause()
         elif what == "pause" and not self._held:
             self._held = True

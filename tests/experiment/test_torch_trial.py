@@ -1,0 +1,321 @@
+"""TorchTrial: results against plain loops, exact lengths, and going on where training stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.experiment.conftest import TRIAL
+from torch.nn.functional import cross_entropy
+
+from hopyard.backend import InlineBackend, LocalBackend
+from hopyard.data import open_dataset, prepare
+from hopyard.errors import TrialError
+from hopyard.storage import LocalStore
+from hopyard.torch import TorchEstimator
+from hopyard.tune import GridSearch, Run, hp_choice
+
+
+def points(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 4, generator=random)
+    return x, (x.sum(1) > 0).long()
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(5)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+
+
+def batches(n: int = 100, size: int = 8) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    x, y = points(n, 1)
+    while True:
+        for first in range(0, n, size):
+            yield x[first : first + size], y[first : first + size]
+
+
+def plain_loop(count: int, lr: float = 0.01) -> torch.nn.Module:
+    """The network after so many batches, without Hopyard."""
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    for _, (x, y) in zip(range(count), batches(), strict=False):
+        optimizer.zero_grad()
+        cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return model
+
+
+def assert_equal(run: Run, expected: torch.nn.Module) -> None:
+    """The weights of the run's best trial are those of a module."""
+    found = run.best.torch().state_dict()
+    for name, value in expected.state_dict().items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-6)
+
+
+def outcome(run: Run) -> Any:
+    """All that a run measured, and the weights that it keeps, to the last bit."""
+    weights = {name: value.tolist() for name, value in run.best.torch().state_dict().items()}
+    return [(trial.number, trial.history) for trial in run.state.ranked()], weights
+
+
+SINGLE = {"name": "single", "metric": "loss", "max_length": {"epochs": 2}}
+
+
+@pytest.mark.parametrize(
+    ("length", "unit", "total"),
+    [
+        ({"epochs": 2}, 5, 26),
+        ({"epochs": 1}, 100, 13),
+        ({"batches": 17}, 5, 17),
+        ({"batches": 40}, 7, 40),
+        ({"records": 100}, 4, 13),
+    ],
+)
+def test_a_loader_of_the_trials_own_trains_as_many_batches_as_a_plain_loop(
+    definition: Callable[..., Path], experiment: Callable[..., Run], length: Any, unit: int, total: int
+) -> None:
+    run = experiment(definition(), searcher=SINGLE | {"max_length": length}, scheduling_unit=unit)
+    (trial,) = run.state.trials.values()
+    assert trial.status == "completed"
+    x, y = points(50, 2)
+    expected = plain_loop(total)
+    with torch.no_grad():
+        outputs = expected(x)
+    accuracy = float((outputs.argmax(1) == y).float().mean())
+    assert trial.history["val_loss"][-1] == pytest.approx(float(cross_entropy(outputs, y)), abs=1e-6)
+    assert trial.history["val_accuracy"][-1] == pytest.approx(accuracy, abs=1e-6)
+    assert trial.best is not None
+    assert trial.best.value == min(trial.history["val_loss"])
+    assert_equal(run, expected)
+
+
+SHUFFLED = TRIAL.replace("batch_size=8)", "batch_size=8, shuffle=True)").replace(
+    "        x, y = batch\n        return",
+    """        x, y = batch
+        with open("seen", "a") as file:
+            file.write("".join(f"{value:.9g}\\n" for value in x[:, 0].tolist()))
+        return""",
+    1,
+)
+
+
+def test_each_pass_over_a_shuffled_loader_has_every_row_once_in_another_order(
+    definition: Callable[..., Path],
+    experiment: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("HOPYARD_CACHE", str(tmp_path / "cache"))
+    folder = definition(SHUFFLED)
+    first = experiment(folder)
+    check, seen = sorted(
+        (path.read_text().split() for path in (tmp_path / "cache-trials").glob("runs/*/00000/*/seen")),
+        key=len,
+    )
+    assert len(check) == 8  # one batch
+    passes = seen[:100], seen[100:]
+    expected = sorted(f"{value:.9g}" for value in points(100, 1)[0][:, 0].tolist())
+    assert [sorted(each) for each in passes] == [expected, expected]
+    assert passes[0] != passes[1]
+    again = experiment(folder, store="again")
+    assert outcome(again) == outcome(first)
+    other = experiment(folder, store="other", seed=1)
+    assert outcome(other) != outcome(first)
+
+
+STUMBLES = """
+    def train_batch(self, batch, model):
+        import pathlib
+        self.count = getattr(self, "count", 0) + 1
+        mark = pathlib.Path(self.context.get_data_config()["mark"])
+        if self.count == 12 and not mark.exists():
+            mark.touch()
+            {how}
+        x, y = batch
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "backend"),
+    [
+        ('raise ConnectionError("the server is gone")', InlineBackend),
+        ("import os; os.kill(os.getpid(), 9)", LocalBackend),
+        ("raise KeyboardInterrupt", InlineBackend),
+    ],
+    ids=["error", "worker killed", "driver interrupted"],
+)
+def test_whatever_interrupts_a_trial_it_goes_on_to_the_same_result(
+    how: str, backend: Any, definition: Callable[..., Path], experiment: Callable[..., Run], tmp_path: Path
+) -> None:
+    code = SHUFFLED.replace(
+        "    def train_batch(self, batch, model):\n        x, y = batch\n", STUMBLES.format(how=how)
+    )
+    assert how in code
+    (tmp_path / "calm").touch()
+    undisturbed = experiment(definition(code), store="calm-store", data={"mark": str(tmp_path / "calm")})
+    folder, fields = definition(code), {"data": {"mark": str(tmp_path / "mark")}}
+    workers = backend() if backend is InlineBackend else backend(num_workers=1)
+    if "KeyboardInterrupt" in how:
+        with pytest.raises(KeyboardInterrupt):
+            experiment(folder, workers, **fields)
+    run = experiment(folder, workers, **fields)
+    assert (tmp_path / "mark").exists()
+    assert outcome(run) == outcome(undisturbed)
+    (trial,) = run.state.trials.values()
+    assert trial.restarts == ("ConnectionError" in how)
+
+
+DATASET = (
+    TRIAL.replace(
+        "DataLoader(TensorDataset(*points(100, 1)), batch_size=8)",
+        'self.context.dataset("train").loader(8, shuffle=True, columns=["x", "y"], tail="join", output="torch")',
+    )
+    .replace(
+        "DataLoader(TensorDataset(*points(50, 2)), batch_size=16)",
+        'self.context.dataset("val").loader(16, columns=["x", "y"], output="torch")',
+    )
+    .replace("x, y = batch", 'x, y = batch["x"], batch["y"].long()')
+)
+
+
+def test_a_trial_over_a_dataset_hops_between_partitions_as_a_search_does(
+    definition: Callable[..., Path], experiment: Callable[..., Run], tmp_path: Path
+) -> None:
+    x, y = (values.numpy() for values in points(400, 1))
+    data = LocalStore(tmp_path / "data")
+    prepare({"x": x, "y": y}, data, validation=0.25, feature_columns=["x"], label_columns=["y"])
+    train = open_dataset(data, "train")
+    run = experiment(
+        definition(DATASET),
+        data={"store": data.url},
+        hyperparameters={"lr": {"type": "categorical", "vals": [0.01, 0.03]}},
+        searcher={"name": "grid", "metric": "accuracy", "max_length": {"epochs": 3}},
+    )
+
+    def step(model: torch.nn.Module, batch: Any) -> dict[str, Any]:
+        outputs = model(batch["x"])
+        labels = batch["y"].long()
+        return {
+            "loss": cross_entropy(outputs, labels),
+            "accuracy": (outputs.argmax(1) == labels).float().mean(),
+        }
+
+    def estimator(params: dict[str, Any]) -> TorchEstimator:
+        return TorchEstimator(
+            network(),
+            lambda model: torch.optim.Adam(model.parameters(), **params),
+            step=step,
+            metrics=["accuracy"],
+            batch_size=8,
+        )
+
+    search = GridSearch(
+        InlineBackend(),
+        LocalStore(tmp_path / "beside"),
+        estimator,
+        {"lr": hp_choice([0.01, 0.03])},
+        3,
+        evaluation_metric="accuracy",
+        feature_columns=["x"],
+        label_columns=["y"],
+        num_partitions=run.state.layout.train,
+        progress=False,
+    )
+    beside = search.fit_on_parquet(train, open_dataset(data, "val")).run
+    assert [trial.history["train_loss"] for trial in run.state.ranked()] == [
+        trial.history["train_loss"] for trial in beside.state.ranked()
+    ]
+    assert outcome(run)[1] == outcome(beside)[1]
+    assert run.broken_rules() == []
+
+
+@pytest.mark.parametrize(
+    ("length", "visits"),
+    [({"epochs": 3}, 3), ({"records": 301}, 2), ({"batches": 75}, 2), ({"batches": 76}, 3)],
+)
+def test_lengths_over_a_dataset_are_rounded_up_to_whole_visits(
+    length: Any,
+    visits: int,
+    definition: Callable[..., Path],
+    experiment: Callable[..., Run],
+    tmp_path: Path,
+) -> None:
+    x, y = (values.numpy() for values in points(400, 1))
+    data = LocalStore(tmp_path / "data")
+    prepare({"x": x, "y": y}, data, validation=0.25, feature_columns=["x"], label_columns=["y"])
+    run = experiment(definition(DATASET), data={"store": data.url}, searcher=SINGLE | {"max_length": length})
+    assert run.state.layout.train == 1  # 300 rows
+    (trial,) = run.state.trials.values()
+    assert trial.progress.trained == visits
+    assert f"{visits} visits of 1 partition" in run.state.header["experiment"]["length"]
+
+
+def test_pbt_copies_states_of_trials_with_loaders_of_their_own(
+    definition: Callable[..., Path], experiment: Callable[..., Run]
+) -> None:
+    pbt = {
+        "name": "pbt",
+        "metric": "loss",
+        "population_size": 2,
+        "num_rounds": 3,
+        "length_per_round": {"batches": 10},
+        "replace_function": {"truncate_fraction": 0.5},
+    }
+    lr = {"type": "log", "minval": -4, "maxval": -1, "base": 10}
+    run = experiment(definition(), searcher=pbt, hyperparameters={"lr": lr})
+    copies = [trial for trial in run.state.trials.values() if trial.source is not None]
+    assert len(copies) == 2
+    assert all(
+        trial.progress.trained == 6 for trial in run.state.trials.values() if trial.status == "completed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ("    def build_model", "    def build_models"),
+            r"the trial class Trial lacks build_model\(\), which is part of every TorchTrial\. Define it in Trial",
+        ),
+        (
+            ("    def train_batch", "    def train_batches"),
+            r"lacks train_batch\(\), which",
+        ),
+        (
+            (
+                "return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))",
+                "pass",
+            ),
+            r"Trial\.build_model\(\) returned NoneType, but must return a torch\.nn\.Module\. End it with return model",
+        ),
+        (
+            ("return DataLoader(TensorDataset(*points(100, 1)), batch_size=8)", "return iter([])"),
+            r"build_training_data_loader\(\) returned list_iterator, but it must return .* End it with return loader",
+        ),
+        (
+            ("return DataLoader(TensorDataset(*points(100, 1)), batch_size=8)", "return []"),
+            r"build_training_data_loader\(\) returned a loader of no batches\. Give it at least one",
+        ),
+        (
+            ('return {"loss": torch.nn.functional.cross_entropy(model(x), y)}', "return 1"),
+            r"train_batch\(batch, model\) returned int, but must return a dict with 'loss', .* end it with return",
+        ),
+        (
+            ('"accuracy": accuracy}', '"accuracy": outputs}'),
+            r"evaluate_batch\(batch, model\) gave \(16, 2\) for 'accuracy', but a metric is one number, .*\.mean\(\)",
+        ),
+        (
+            ('return {"loss": torch.nn.functional.cross_entropy(outputs, y), "accuracy": accuracy}', "pass"),
+            r"evaluate_batch\(batch, model\) returned NoneType, but must return a dict of metrics; end it with",
+        ),
+    ],
+)
+def test_what_a_trial_class_does_wrong_is_named(
+    change: tuple[str, str], message: str, definition: Callable[..., Path], experiment: Callable[..., Run]
+) -> None:
+    assert change[0] in TRIAL
+    with pytest.raises(TrialError, match=message):
+        experiment(definition(TRIAL.replace(*change)))
