@@ -54,6 +54,24 @@ def test_1_if_nobody_reads_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "arguments", [["version"], ["version", "--json"], ["--help"], ["stock", "log", "--json"]]
+)
+def test_1_if_the_output_finds_no_space(arguments: list[str], tmp_path: Path) -> None:
+    with StockRoom.init(tmp_path) as room, room.enable_write("much to show" * 10_000):
+        room.experiment["x"] = 1
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "hopyard", *arguments],
+            cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == (
+        "standard output cannot be written to (No space left on device), so the rest is not shown; what the command "
+        "has done stays done. Make space there, or let it write elsewhere.\n"
+    )
+
+
+@pytest.mark.parametrize(
     "arguments", [["no-such"], ["version", "--no-such"], ["run", "list"], ["plan", "--rows", "x"]]
 )
 def test_2_for_what_the_command_line_does_not_take(

@@ -15,7 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from hopyard import StockRoom, cli
-from hopyard.cli import app, stock
+from hopyard.cli import app, model, stock
 from hopyard.cli.commands import Later
 from hopyard.stockroom.git import read
 
@@ -99,14 +99,15 @@ def test_what_runs_no_command_of_a_room_imports_none(arguments: list[str], tmp_p
     assert ("hopyard.stockroom" in loaded) == (arguments[0] == "stock")
 
 
-def test_a_command_of_stock_imports_no_room_that_trains(tmp_path: Path) -> None:
-    loaded = loaded_by("stock", "init", folder=tmp_path)
+@pytest.mark.parametrize("arguments", [["stock", "log"], ["model", "list"], ["model", "--help"]])
+def test_a_command_of_a_stockroom_imports_no_room_that_trains(arguments: list[str], parted: Path) -> None:
+    loaded = loaded_by(*arguments, folder=parted / "room")
     assert "hopyard.stockroom" in loaded
     assert loaded & {*ROOMS, *HEAVY} == set()
 
 
 def later_commands() -> list[Any]:
-    groups = [typer.main.get_command(each) for each in (app, stock.app)]
+    groups = [typer.main.get_command(each) for each in (app, stock.app, model.app)]
     return [each for group in groups for each in group.commands.values() if isinstance(each, Later)]  # type: ignore[attr-defined]
 
 
@@ -128,6 +129,7 @@ def test_a_command_that_is_imported_later_has_the_help_that_it_is_listed_with(la
         (["data", "cache", "l"], ["list"]),
         (["plan", "--batch"], ["--batch-size"]),
         (["stock", "rep"], ["reproduce"]),
+        (["model", "re"], ["register", "renumber"]),
         (["stock", "reproduce", "--tr"], ["--trust"]),
     ],
 )

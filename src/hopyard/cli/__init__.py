@@ -5,6 +5,7 @@ A command is imported when it runs (``tree``), and what git calls for every merg
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from hopyard.errors import HopyardError
 if TYPE_CHECKING:
     from hopyard.cli.tree import app as app
 
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _MERGE_DRIVER = ["stock", "merge-driver"]
 
 
@@ -51,6 +53,17 @@ def _run(command: Callable[[], Any]) -> None:
         from hopyard.cli.terminal import complain
 
         complain(f"{type(error).__name__}: {error}")
+        sys.exit(1)
+    except OSError as error:
+        # One of a file has its name, and one of a store is a HopyardError, so this is of standard output.
+        if error.errno not in _NO_SPACE or error.filename is not None:
+            raise
+        from hopyard.cli.terminal import complain
+
+        complain(
+            f"standard output cannot be written to ({error.strerror}), so the rest is not shown; what the command has "
+            "done stays done. Make space there, or let it write elsewhere."
+        )
         sys.exit(1)
     except KeyboardInterrupt:  # of what runs without the parser, which would end the command so
         sys.exit(130)

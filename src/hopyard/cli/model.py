@@ -7,25 +7,32 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from hopyard.cli.completing import (
-    complete_model,
-    complete_registered,
-    complete_revision,
-    complete_run,
-    complete_version,
-)
-from hopyard.cli.run_stores import open_existing
+from hopyard.cli.commands import Commands
+from hopyard.cli.completing import complete_registered, complete_revision, complete_version
 from hopyard.cli.terminal import JsonOption, console, say, show_json
 from hopyard.errors import UsageError
 from hopyard.stockroom import StockRoom
 from hopyard.stockroom.catalog.registry import TITLES, ModelVersion, Registry, version_row
 from hopyard.stockroom.catalog.shelves import Shelves
 from hopyard.stockroom.history.commits import short
-from hopyard.tune import open_run
-from hopyard.tune.registering import in_a_block
+
+
+class _Model(Commands):
+    later = {  # noqa: RUF012 - it is never changed
+        "register": (
+            "hopyard.cli.model_register:register",
+            "Register the next version of a model, and commit it: one of the model shelf, or of a search in a store.",
+        ),
+        "list": None,
+        "describe": None,
+        "download": None,
+        "change": None,
+        "renumber": None,
+    }
+
 
 app: typer.Typer = typer.Typer(
-    help="Registered models of a stockroom, of which every version is kept.", no_args_is_help=True
+    help="Registered models of a stockroom, of which every version is kept.", no_args_is_help=True, cls=_Model
 )
 
 Name = Annotated[str, typer.Argument(help="Of the registered model.", autocompletion=complete_registered)]
@@ -46,55 +53,6 @@ Description = Annotated[str | None, typer.Option("--description", "-d", help="An
 Labels = Annotated[
     list[str] | None, typer.Option("--label", "-l", help="A word for people, as production; may be repeated.")
 ]
-
-
-@app.command()
-def register(
-    name: Name,
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help="On the model shelf; none: what the run has made.", autocompletion=complete_model
-        ),
-    ] = None,
-    run: Annotated[
-        str | None, typer.Option(help="Id of the run that made it.", autocompletion=complete_run)
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(help="The store of the run of a search; none: the run is on the experiment shelf."),
-    ] = None,
-    trial: Annotated[int | None, typer.Option(help="Of the run in the store; none: the best one.")] = None,
-    description: Description = None,
-    label: Labels = None,
-    metric: Annotated[
-        list[str] | None, typer.Option(help="Beside those of the run: name=number; may be repeated.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Register the next version of a model, and commit it: of the model shelf, or of a run of a search in a store."""
-    more: dict[str, Any] = {"description": description or "", "labels": label or ()}
-    metrics = dict(map(_metric, metric or ()))
-    if store is None and trial is not None:
-        raise UsageError(
-            f"--trial {trial} was given without --store, in which the run of the search is. Give both."
-        )
-    if store is not None and (run is None or model is not None or metrics):
-        raise UsageError(
-            "With --store the model of a search is registered, which --run names, with its own metrics. Give --store "
-            "STORE --run RUN, and neither a model of the shelf nor --metric."
-        )
-    with StockRoom() as room:
-        _check_nothing_staged(room)
-        if store is not None:
-            opened = open_run(open_existing(store), str(run))
-            found = opened.best if trial is None else opened.model(trial)
-            version = found.register(room, name, **more)
-        else:
-            version = in_a_block(
-                room, lambda: room.registry.register(name, model, run=run, metrics=metrics, **more)
-            )
-        _show_changed(room, room.registry.version(name, version.number), as_json)
 
 
 @app.command("list")
@@ -189,10 +147,10 @@ def change(
         )
     labels = [] if no_labels else label or None
     with StockRoom() as room:
-        _check_nothing_staged(room)
+        check_nothing_staged(room)
         with room.enable_write():
             found = room.registry.change(name, _which(version), description=description, labels=labels)
-        _show_changed(room, found, as_json)
+        show_changed(room, found, as_json)
 
 
 @app.command()
@@ -205,10 +163,10 @@ def renumber(
     """Give a version another number, and commit that: for a merge of branches that both registered a version of its
     number."""
     with StockRoom() as room:
-        _check_nothing_staged(room)
+        check_nothing_staged(room)
         with room.enable_write():
             found = room.registry.renumber(name, version, number)
-        _show_changed(room, found, as_json)
+        show_changed(room, found, as_json)
 
 
 def version_json(version: ModelVersion) -> dict[str, Any]:
@@ -253,15 +211,8 @@ def _which(version: str | None) -> int | str | None:
     return int(version) if version is not None and version.isdecimal() else version
 
 
-def _metric(text: str) -> tuple[str, float]:
-    name, _, value = text.partition("=")
-    try:
-        return name, float(value)
-    except ValueError:
-        raise UsageError(f"--metric {text!r} must be name=number: --metric accuracy=0.97.") from None
-
-
-def _check_nothing_staged(room: StockRoom) -> None:
+def check_nothing_staged(room: StockRoom) -> None:
+    """Raise a UsageError if something is staged."""
     if room.status().staged:
         raise UsageError(
             "something is staged, which would be committed along. Commit it first (hopyard stock commit), or discard "
@@ -269,7 +220,8 @@ def _check_nothing_staged(room: StockRoom) -> None:
         )
 
 
-def _show_changed(room: StockRoom, version: ModelVersion, as_json: bool) -> None:
+def show_changed(room: StockRoom, version: ModelVersion, as_json: bool) -> None:
+    """Say, or print as JSON, which version was committed, and where."""
     if as_json:
         show_json(version_json(version))
         return

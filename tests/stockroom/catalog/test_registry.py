@@ -373,6 +373,26 @@ def test_a_note_that_was_damaged_is_found(stock: StockRoom) -> None:
     assert "model/digits/1" in str(problem)
 
 
+def test_damaged_weights_are_found_and_mended_from_a_remote(stock: StockRoom, tmp_path: Path) -> None:
+    register(stock, "digits", {"w": torch.rand(1 << 18)}, labels=["production"])
+    stock.push(tmp_path / "remote")
+    [packfile] = [path for path in stock.place.objects.rglob("data-*") if path.stat().st_size > 1 << 20]
+    content = bytearray(packfile.read_bytes())
+    content[-(1 << 18)] ^= 1
+    packfile.chmod(0o644)
+    packfile.write_bytes(content)
+    with StockRoom(stock.place.root) as damaged:
+        version = damaged.registry["digits"].latest
+        assert (version.labels, version.nbytes) == (("production",), 1 << 20)
+        with pytest.raises(CorruptError, match="verify --repair-from"):
+            version.download(tmp_path / "w.safetensors")
+        assert not list(tmp_path.glob("w.safetensors*"))
+        (problem,) = damaged.verify().problems
+        assert "needed by model/digits/1" in str(problem)
+        assert damaged.verify(repair_from=tmp_path / "remote").ok
+        assert version.download(tmp_path / "w.safetensors").stat().st_size > 1 << 20
+
+
 # Merging
 
 
