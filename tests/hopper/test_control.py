@@ -48,7 +48,7 @@ def test_a_command_in_words_says_what_was_given() -> None:
 @pytest.mark.parametrize(
     ("command", "text"),
     [
-        ({"do": "halt"}, r"there is no 'halt'.* Known are: pause, resume, stop, extend\."),
+        ({"do": "halt"}, r"there is no 'halt'.* Known are: pause, resume, stop, kill, extend\."),
         ({"do": "paus"}, r"there is no 'paus'; did you mean 'pause'\? Known are"),
         ({}, r"\{\} is no command for a run: there is no None\. Known are: pause"),
         ({"do": "pause", "trial": 1}, r"pause takes nothing, not 'trial'\."),

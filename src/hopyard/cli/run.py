@@ -21,7 +21,13 @@ from hopyard.hopper.journal import holder, read_records
 from hopyard.hopper.state import TrialState
 from hopyard.tune import Run, list_runs
 from hopyard.tune.asking import extension_waits
-from hopyard.tune.describing import describe_epochs, describe_number, describe_params, describe_state
+from hopyard.tune.describing import (
+    describe_epochs,
+    describe_length,
+    describe_number,
+    describe_params,
+    describe_state,
+)
 from hopyard.tune.listing import RunSummary, find_run, summary
 from hopyard.tune.rows import epochs_of
 from hopyard.wording import counted
@@ -105,7 +111,8 @@ def _show_header(run: Run) -> None:
     trained_on = (header.get("data") or {}).get("train")
     if trained_on is not None:
         say(f"trained on {trained_on}")
-    say(f"{_counted(run)}, {header['num_epochs']} epochs over {header['layout']['train']} partitions\n")
+    length = describe_length(run.state) or "as long as the function runs"
+    say(f"{_counted(run)}, {length} over {counted(header['layout']['train'], 'partition')}\n")
 
 
 def _next_step(run: Run, store: str, to_be_extended: bool) -> str:

@@ -11,7 +11,7 @@ from hopyard.errors import Evidence, StorageError
 from hopyard.hopper.history import Totals
 from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.tune import Run
-from hopyard.tune.describing import describe_state
+from hopyard.tune.describing import describe_state, is_endless
 from hopyard.tune.listing import RunSummary
 from hopyard.tune.rows import epochs_of
 
@@ -41,7 +41,7 @@ def run_json(run: Run, totals: Totals, broken: Sequence[str], most: int | None =
         "trained_on": (header.get("data") or {}).get("train"),
         "metric": state.metric.key,
         "mode": state.metric.mode,
-        "epochs": state.num_epochs,
+        "epochs": None if is_endless(state) else state.num_epochs,
         "partitions": state.layout.train,
         "num_trials": len(state.trials),
         "trials": [_trial(state, trial) for trial in state.ranked()[:most]],
@@ -102,8 +102,8 @@ class RunLines:
         """The run as it is when watching begins, or when another driver takes it up."""
         self._print(
             "run", run=state.header["run_id"], metric=state.metric.key, mode=state.metric.mode,
-            epochs=state.num_epochs, partitions=state.layout.train, workers=session["workers"],
-            num_trials=len(state.trials),
+            epochs=None if is_endless(state) else state.num_epochs, partitions=state.layout.train,
+            workers=session["workers"], num_trials=len(state.trials),
         )  # fmt: skip
 
     def say(self, message: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,12 +19,14 @@ from hopyard.experiment.config import ExperimentConfig, complete, read_config
 from hopyard.experiment.definition import pack
 from hopyard.experiment.hyperparameters import search_space
 from hopyard.experiment.lengths import Facts, OwnData, Stretch, Visits, visits_of
+from hopyard.experiment.logs import Recorder
 from hopyard.experiment.mounts import Mount, start_with
 from hopyard.experiment.searchers import Grid, Pbt, length_of, make_searcher
 from hopyard.experiment.trials import TrialEstimator, TrialFunction
+from hopyard.hopper.hopper import Observer
 from hopyard.hopper.notice import Notice
 from hopyard.hopper.work import Options
-from hopyard.objects import digest_json
+from hopyard.objects import StateRef, digest_json
 from hopyard.search import Budget, Create, Searcher
 from hopyard.storage import Store
 from hopyard.training.estimator import Visit
@@ -39,6 +42,43 @@ from hopyard.wording import counted
 
 UNTIL_IT_RETURNS = 1_000_000
 """Reports that a function may make where the configuration has no ``max_length``."""
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Weights of another experiment's trial, from which all trials of this one begin; kept in the store by content.
+
+    Attributes:
+        experiment, trial, epoch: where they are from.
+        state: reference to them, in the store's folder ``init_from``.
+    """
+
+    experiment: str
+    trial: int
+    epoch: float
+    state: StateRef
+
+    FOLDER = "init_from"
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> WarmStart:
+        return cls(**{**fields, "state": StateRef.from_json(fields["state"])})
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "state": self.state.to_json()}
+
+    def of(self, store: Store) -> _Weights:
+        """The weights, in the store of the experiment, as searches take them."""
+        return _Weights(store.at(self.FOLDER), self.state)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    store: Store
+    state: StateRef
+
+    def weights(self) -> tuple[Store, StateRef]:
+        return self.store, self.state
 
 
 @dataclass(frozen=True)
@@ -109,8 +149,19 @@ def launch(
     test: bool = False,
     fresh: bool = False,
     progress: bool = True,
+    run_id: str | None = None,
+    take_over: bool = False,
+    warm_start: WarmStart | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Run | None:
-    """Run an experiment whose model definition is in the store; the rest as ``create``."""
+    """Run an experiment whose model definition is in the store; the rest as ``create``.
+
+    Args:
+        run_id: go on with this one, or begin one of this id. None: the one with this configuration and definition.
+        take_over: also if another driver seems to hold it.
+        warm_start: weights that all trials begin from.
+        observers: see every record of the run.
+    """
     if config.resources.slots_per_trial > 1:
         raise UsageError(
             f"resources.slots_per_trial is {config.resources.slots_per_trial}; this version trains a trial in one "
@@ -128,7 +179,8 @@ def launch(
         metric=config.searcher.metric,
     )
     announce = ProgressDisplay(enabled=False).say
-    with Notice(config.grace, announce) as notice, kept_running(backend):
+    recorder = Recorder(store.runs, echo=progress)
+    with Notice(config.grace, announce) as notice, recorded(backend, recorder), kept_running(backend):
         notice.check()
         preflight(backend, store)
         first = next(
@@ -145,8 +197,12 @@ def launch(
             config,
             length,
             facts,
+            observers=[recorder, *observers],
+            warm_start=warm_start,
             fresh=fresh,
             progress=progress,
+            run_id=run_id,
+            take_over=take_over,
         )
         if test:
             search.test()
@@ -165,6 +221,17 @@ def surrounded(backend: Backend, config: ExperimentConfig) -> Backend:
     if not plain and not mounts:
         return backend
     return backend.surrounded(plain, partial(start_with, mounts) if mounts else None)
+
+
+@contextmanager
+def recorded(backend: Backend, recorder: Recorder) -> Iterator[None]:
+    """Have the lines of workers recorded within the context."""
+    with recorder:
+        backend.on_output(recorder.hear)
+        try:
+            yield
+        finally:
+            backend.on_output(None)
 
 
 # Facts, found out on a worker
@@ -291,10 +358,15 @@ class ExperimentSearch(Search):
         length: Length,
         facts: Facts,
         *,
+        observers: Sequence[Observer],
+        warm_start: WarmStart | None,
         fresh: bool,
         progress: bool,
+        run_id: str | None,
+        take_over: bool,
     ) -> None:
         self._config, self._length, self._facts = config, length, facts
+        self._added, self._warm_start = observers, warm_start
         self._data = TrialData(function, facts, length)
         columns = facts.columns or ("batch",)
         checkpoints = config.checkpoints
@@ -311,12 +383,15 @@ class ExperimentSearch(Search):
             label_columns=list(columns[:1]),
             num_partitions=length.partitions,
             seed=config.seed,
-            fresh=fresh,
             keep=checkpoints.keep,
             keep_n=checkpoints.keep_n,
             checkpoint_every=checkpoints.every,
             grace=config.grace,
+            init_from=None if warm_start is None else warm_start.of(store),
+            fresh=fresh,
             progress=progress,
+            run_id=run_id,
+            take_over=take_over,
         )
 
     def _make_searcher(self, budget: Budget) -> Searcher:
@@ -335,14 +410,26 @@ class ExperimentSearch(Search):
             super()._options(), max_restarts=self._config.max_restarts, hop_seconds=goes_where_it_was
         )
 
+    def _observers(self) -> Sequence[Observer]:
+        return self._added
+
     def _of_header(self) -> dict[str, Any]:
         function = cast(TrialFunction, self.arguments.estimator_gen_fn)
         written = {
             "config": self._config.written(),
             "definition": function.definition,
             "length": self._length.text,
+            "warm_start": None if self._warm_start is None else self._warm_start.to_json(),
         }
-        return {"experiment": written, "num_visits": self._length.total}
+        of_function = {
+            "epoch": "report",
+            "endless": self._length.total == UNTIL_IT_RETURNS,
+        }
+        return {
+            "experiment": written,
+            "num_visits": self._length.total,
+            **(of_function if self._facts.kind == "function" else {}),
+        }
 
     def run(self, notice: Notice) -> Run:
         """Drive the experiment to its end."""

@@ -6,10 +6,11 @@ with a ``control`` record in the journal, so that one that was applied is not ap
     {"do": "pause"}                       units under way end, and nothing more begins
     {"do": "resume"}
     {"do": "stop"}                        the run ends; {"do": "stop", "trial": 3}: only that trial
+    {"do": "kill"}                        the run ends at once: units under way are given up
     {"do": "extend", "num_models": 20, "num_epochs": null}     the budget grows; null: as it is
 
-``driver`` beside them names the driver that held the run then: a ``pause``, ``resume`` or ``stop`` of the run is
-void for one that came later, and is obeyed by one that was still beginning.
+``driver`` beside them names the driver that held the run then: a ``pause``, ``resume``, ``stop`` or ``kill`` of the
+run is void for one that came later, and is obeyed by one that was still beginning.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ _COMMANDS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "pause": {},
     "resume": {},
     "stop": {"trial": _is_trial},
+    "kill": {},
     "extend": {"num_models": _is_total, "num_epochs": _is_total},
 }
 """What each command may say besides ``do``, and which values."""

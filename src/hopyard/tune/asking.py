@@ -100,6 +100,7 @@ def _said(run_id: str, record: JournalRecord) -> str:
         "pause": f"run {run_id} is paused: units under way end, and nothing more begins until it is resumed.",
         "resume": f"run {run_id} goes on.",
         "stop": f"run {run_id} stops: units under way end first. Its script, started again, goes on with it.",
+        "kill": f"run {run_id} ends now: units under way are given up, and done again if it goes on.",
     }[record["do"]]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hopyard.hopper.state import RunState, TrialState
+from hopyard.wording import counted
 
 IN_RUNGS = ("asha", "hyperband")
 """Kinds of search that compare trials at rungs: most train for a small part of their epochs, and how much is left,
@@ -22,6 +23,29 @@ def describe_state(state: RunState, trial: TrialState) -> str:
 def describe_epochs(epochs: float) -> str:
     """``2`` or ``0.25``: epochs done."""
     return f"{epochs:.4g}" if epochs < 1000 else f"{epochs:.0f}"
+
+
+def describe_length(state: RunState) -> str:
+    """``3 epochs``: how long trials train that are not stopped; empty where nobody knows, see ``is_endless``."""
+    return "" if is_endless(state) else counted(state.num_epochs, _epoch(state))
+
+
+def describe_place(state: RunState, epochs: float) -> str:
+    """``epoch 2/8``, ``report 2/8`` of a function, or ``report 2`` of one that returns when it likes: how far a trial
+    is."""
+    return f"{_epoch(state)} {describe_epochs(epochs)}" + (
+        "" if is_endless(state) else f"/{state.num_epochs}"
+    )
+
+
+def is_endless(state: RunState) -> bool:
+    """Whether trials train until their own code ends, and the run's number of epochs is only larger than any."""
+    return bool(state.header.get("endless"))
+
+
+def _epoch(state: RunState) -> str:
+    """The word for what a trial's code does from one validation to the next."""
+    return str(state.header.get("epoch", "epoch"))
 
 
 def describe_params(params: Any) -> str:

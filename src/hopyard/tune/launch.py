@@ -24,7 +24,7 @@ from hopyard.data.preparing.prepared import check_labels
 from hopyard.data.preprocessing.fitting import FittedSteps, Steps, fit_steps_in, fit_steps_on_rows
 from hopyard.errors import SettingsError, WorkerMismatchError
 from hopyard.hopper.decisions import Decisions, replay
-from hopyard.hopper.hopper import ALIKE, Hopper
+from hopyard.hopper.hopper import ALIKE, Hopper, Observer
 from hopyard.hopper.journal import Journal, has_records, read_records
 from hopyard.hopper.notice import Notice
 from hopyard.hopper.orders import homes_of
@@ -86,12 +86,13 @@ class Launch:
         notice: Notice,
         options: Options,
         of_header: Mapping[str, Any],
+        observers: Sequence[Observer],
     ) -> None:
         self._kind, self._arguments, self._inputs = kind, arguments, inputs
         self._make_searcher, self._searcher_settings = make_searcher, searcher_settings
         self._partitions_wanted, self._stops_nobody = partitions_wanted, stops_nobody
         self._pickle_search, self._notice = pickle_search, notice
-        self._options, self._of_header = options, of_header
+        self._options, self._of_header, self._observers = options, of_header, observers
         self._progress = ProgressDisplay(enabled=arguments.progress)
         self._metric = metric_of(arguments.evaluation_metric, arguments.mode, inputs.has_validation)
         self._estimator = identity(arguments.estimator_gen_fn, "estimator_gen_fn")
@@ -477,7 +478,7 @@ class Launch:
             backend=arguments.backend,
             work=work,
             options=self._options,
-            observers=observers_of(arguments, self._progress, state),
+            observers=[*observers_of(arguments, self._progress, state), *self._observers],
             homes=homes,
             announce=self._progress.say,
             check_epochs=lambda trials, epochs: self._check_schedules(state, splits, trials, epochs),

@@ -25,9 +25,12 @@ from hopyard.terminal import Terminal
 from hopyard.tune.describing import (
     IN_RUNGS,
     describe_epochs,
+    describe_length,
     describe_number,
     describe_params,
+    describe_place,
     describe_state,
+    is_endless,
 )
 from hopyard.tune.live import LiveOutput
 from hopyard.tune.pages import progress_html
@@ -147,7 +150,7 @@ class ProgressDisplay:
                 self._line(f"trial {trial.number} begins as a copy of trial {trial.source}")
         elif kind == "end":
             self._trial_ended(state, state.trials[record["t"]])
-        elif kind == "back":
+        elif kind in ("back", "again"):
             for number in record["t"]:
                 self._update(state, state.trials[number], None)
         elif kind == "extend":
@@ -164,9 +167,7 @@ class ProgressDisplay:
         if trial.error is not None:
             self._say_failure(trial, trial.error)
         elif trial.status == "stopped":
-            self._line(
-                f"trial {trial.number} is stopped at epoch {self._describe_epoch(trial)}/{self._epochs}"
-            )
+            self._line(f"trial {trial.number} is stopped at {self._describe_place(state, trial)}")
 
     def _say_failure(self, trial: TrialState, error: Evidence) -> None:
         """Say a failure in full once, and in a line for each trial that fails alike."""
@@ -183,7 +184,7 @@ class ProgressDisplay:
             return
         measured = trial.rung[1] if trial.rung else {name: vals[-1] for name, vals in trial.history.items()}
         metrics = "  ".join(f"{name} {value:.4g}" for name, value in measured.items())
-        where = f"epoch {self._describe_epoch(trial)}/{self._epochs}"
+        where = self._describe_place(state, trial)
         self._line(f"trial {trial.number} {describe_params(trial.params)}  {where}  {metrics}")
 
     def _line(self, message: str) -> None:
@@ -205,15 +206,14 @@ class ProgressDisplay:
         if self._console.is_terminal or self._notebook is not None:
             self._live.start()
         else:
-            self.say(
-                f"{self._title}: {counted(self._partitions, 'partition')}, {counted(self._epochs, 'epoch')}"
-            )
+            known = [counted(self._partitions, "partition"), describe_length(state)]
+            self.say(f"{self._title}: {', '.join(filter(None, known))}")
 
     def _budget(self, state: RunState) -> None:
         settings = state.header.get("settings", {})
         self._epochs, self._partitions = state.num_epochs, state.layout.train
         self._num_models = settings.get("num_models")
-        self._endless = settings.get("kind") in IN_RUNGS
+        self._endless = settings.get("kind") in IN_RUNGS or is_endless(state)
 
     def _update(self, state: RunState, trial: TrialState, worker: int | None) -> None:
         known = self._rows.get(trial.number)
@@ -238,8 +238,8 @@ class ProgressDisplay:
             self._states[known.state] -= 1
         self._rows[trial.number] = row
 
-    def _describe_epoch(self, trial: TrialState) -> str:
-        return describe_epochs(trial.progress.validated / self._partitions)
+    def _describe_place(self, state: RunState, trial: TrialState) -> str:
+        return describe_place(state, trial.progress.validated / self._partitions)
 
     # The table ------------------------------------------------------------------------------
 

@@ -91,8 +91,8 @@ _CALLED_BY_CEREBRO = {
 class Run:
     """One run of a search, as its journal tells it at the moment of opening, or of the last command.
 
-    Commands (``pause``, ``resume``, ``stop``, ``extend``) are for a run that another process may drive. They wait
-    for its answer, and return in words what came of them; see ``hopyard.tune.asking.ask`` for what they raise.
+    Commands (``pause``, ``resume``, ``stop``, ``kill``, ``extend``) are for a run that another process may drive. They
+    wait for its answer, and return in words what came of them; see ``hopyard.tune.asking.ask`` for what they raise.
 
     Attributes:
         run_id: its name in the store.
@@ -129,8 +129,8 @@ class Run:
     def status(self) -> str:
         """``"running"``; ``"paused"`` by a user; ``"waits for its store"``, which is full or does not answer;
         ``"interrupted"``: its driver is gone; ``"completed"``; ``"failed"``: every trial has, be it after an extension;
-        or what ended it before that: ``"stopped"`` by a user, ``"time budget"``. All but the completed and failed ones
-        can go on."""
+        or what ended it before that: ``"stopped"`` by a user, ``"time budget"``, ``"preempted"`` by SIGTERM or SIGUSR1.
+        All but the completed and failed ones can go on."""
         return status_of(self.state.finished, self.state.paused, self.holder)
 
     def pause(self) -> str:
@@ -144,6 +144,10 @@ class Run:
     def stop(self, trial: int | None = None) -> str:
         """End the run after the units under way, or only one trial. A run that was stopped can go on later."""
         return self._ask({"do": "stop"} if trial is None else {"do": "stop", "trial": trial})
+
+    def kill(self) -> str:
+        """End the run now: units under way are given up. It can go on later, from the states of the units before."""
+        return self._ask({"do": "kill"})
 
     def extend(self, num_models: int | None = None, num_epochs: int | None = None) -> str:
         """Give the run a larger budget: so many trials, and epochs of a trial, in all."""

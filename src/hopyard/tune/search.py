@@ -13,6 +13,7 @@ from typing import Any, TypedDict, TypeVar, Unpack, cast
 from hopyard.backend import Backend
 from hopyard.data import Dataset, open_dataset
 from hopyard.errors import DataError, UsageError
+from hopyard.hopper.hopper import Observer
 from hopyard.hopper.notice import Notice
 from hopyard.hopper.work import Options
 from hopyard.search import Budget, InVirtualTime, MedianStopping, Patience, Searcher
@@ -304,12 +305,16 @@ class Search(ABC):
         return Launch(
             self.kind, self.arguments, self._searcher, self._searcher_settings(), self._partitions_wanted(),
             self._stops_nobody, inputs, partial(pickle_search, type(self), self.arguments, self._own_arguments()),
-            notice or Notice(), self._options(), self._of_header(),
+            notice or Notice(), self._options(), self._of_header(), self._observers(),
         )  # fmt: skip
 
     def _options(self) -> Options:
         """Options of driving a run."""
         return self.arguments.options
+
+    def _observers(self) -> Sequence[Observer]:
+        """Observers that this kind of search adds to a run's."""
+        return ()
 
     def _of_header(self) -> dict[str, Any]:
         """Fields that this kind of search adds to the record that begins a run, as JSON; none decides a result."""
