@@ -1,0 +1,243 @@
+"""Experiments from their configuration to their outcome: surroundings of trials, and errors before anything begins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.experiment.conftest import FUNCTION, TRIAL
+
+from hopyard.backend import InlineBackend, LocalBackend
+from hopyard.errors import TrialError, UsageError, WorkerMismatchError
+from hopyard.experiment import create
+from hopyard.storage import LocalStore
+from hopyard.tune import Run, list_runs
+
+Definition = Callable[..., Path]
+Experiment = Callable[..., Run]
+
+FUNCTIONS = {"entrypoint": "model_def:main", "searcher": {"name": "single", "metric": "accuracy"}}
+TWO = {
+    "hyperparameters": {"lr": {"type": "categorical", "vals": [1, 2]}},
+    "searcher": {"name": "grid", "metric": "accuracy"},
+}
+
+
+def test_the_same_configuration_and_code_are_the_same_experiment(
+    definition: Definition, experiment: Experiment, tmp_path: Path
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    first = experiment(definition(FUNCTION), **FUNCTIONS)
+    again = experiment(definition(FUNCTION), **FUNCTIONS, name="other", description="words", grace=1.0)
+    assert again.run_id == first.run_id
+    assert again.state.sessions == first.state.sessions == 1
+    others = [
+        experiment(definition(FUNCTION + "\n# changed"), **FUNCTIONS),
+        experiment(definition(FUNCTION), **FUNCTIONS, seed=1),
+        experiment(definition(FUNCTION), **FUNCTIONS, data={"a": 1}),
+        experiment(definition(FUNCTION), **FUNCTIONS, environment={"environment_variables": {"A": "1"}}),
+        experiment(definition(FUNCTION), options={"fresh": True}, **FUNCTIONS),
+    ]
+    assert len({first.run_id, *(run.run_id for run in others)}) == 6
+    assert len(list_runs(store)) == 6
+    assert others[-1].run_id == f"{first.run_id}-2"
+
+
+def test_code_runs_among_its_files_and_apart_from_other_trials(
+    definition: Definition, experiment: Experiment
+) -> None:
+    code = """
+    import os
+    import helper
+
+    def main(context):
+        here = sorted(os.listdir())
+        assert "data.csv" in here and "mine" not in here, here
+        with open("mine", "w") as file:
+            file.write("x")
+        with open("data.csv") as file:
+            value = float(file.read())
+        context.report(accuracy=value + helper.add(context.get_hparam("lr")))
+    """
+    before = Path.cwd()
+    folder = definition(code, data_dot_csv="0.5", helper_dot_py="def add(x): return x + 10")
+    run = experiment(folder, **FUNCTIONS | TWO)
+    assert sorted(trial.history["val_accuracy"][0] for trial in run.state.trials.values()) == [11.5, 12.5]
+    assert Path.cwd() == before
+    # Another definition has modules of the same names.
+    folder = definition(code, data_dot_csv="0.5", helper_dot_py="def add(x): return x + 100")
+    run = experiment(folder, **FUNCTIONS | TWO)
+    assert sorted(trial.history["val_accuracy"][0] for trial in run.state.trials.values()) == [101.5, 102.5]
+    assert not (folder / "mine").exists()
+
+
+def test_environment_variables_are_there_before_code_is_imported(
+    definition: Definition, experiment: Experiment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code = """
+    import os
+
+    FOUND = os.environ["FOUND"], os.environ["SECRET_ONE"]
+
+    def main(context):
+        value = "-".join(["very", "secret", "value"])
+        assert FOUND == ("7", f"a-{value}-b"), FOUND
+        assert context.get_data_config() == {"key": value}
+        context.report(accuracy=1)
+    """
+    monkeypatch.setenv("HOPYARD_TEST_KEY", "very-secret-value")
+    run = experiment(
+        definition(code),
+        LocalBackend(num_workers=1),
+        **FUNCTIONS,
+        environment={"environment_variables": {"FOUND": "7", "SECRET_ONE": "a-${secret:HOPYARD_TEST_KEY}-b"}},
+        data={"key": "${secret:HOPYARD_TEST_KEY}"},
+    )
+    assert run.status == "completed"
+    assert "FOUND" not in os.environ
+    files = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if b"very-secret-value" in path.read_bytes()]
+
+
+@pytest.mark.parametrize(
+    ("code", "entrypoint", "message"),
+    [
+        (
+            FUNCTION,
+            "modeldef:main",
+            r"names the module modeldef, but the model definition has no such file.*model_def.* Correct entrypoint:",
+        ),
+        (
+            FUNCTION,
+            "model_def:mian",
+            r"names 'mian', which model_def\.py does not define.*'main'.* It defines main\. Correct entrypoint:",
+        ),
+        (
+            "main = 3",
+            "model_def:main",
+            r"is int, but it must be a TorchTrial, a KerasTrial, or a function def main",
+        ),
+        (
+            "class main: pass",
+            "model_def:main",
+            r"is a class, but .*no TorchTrial|neither a TorchTrial nor a KerasTrial",
+        ),
+        (
+            "import os\n\nx = 1 / 0\n",
+            "model_def:main",
+            r"cannot be imported: ZeroDivisionError: division by zero \(model_def\.py, line 3\)\. Mend it",
+        ),
+        ("def main(:\n", "model_def:main", r"cannot be imported: SyntaxError: .* \(model_def\.py, line 1\)"),
+        (
+            "import not_a_package",
+            "model_def:main",
+            r"cannot be imported: ModuleNotFoundError: No module named 'not_a_package' \(model_def\.py, line 1\)",
+        ),
+    ],
+)
+def test_an_entrypoint_that_cannot_be_used_is_named_before_anything_begins(
+    code: str,
+    entrypoint: str,
+    message: str,
+    definition: Definition,
+    experiment: Experiment,
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(TrialError, match=message):
+        experiment(definition(code), **FUNCTIONS | {"entrypoint": entrypoint})
+    assert list_runs(LocalStore(tmp_path / "store")) == []
+
+
+def test_a_test_runs_one_batch_and_begins_nothing(definition: Definition, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    config: dict[str, Any] = {
+        "entrypoint": "model_def:Trial",
+        "hyperparameters": {"lr": 0.01},
+        "searcher": {"name": "single", "metric": "accuracy", "max_length": {"epochs": 2}},
+    }
+    options: dict[str, Any] = {"backend": InlineBackend(), "test": True, "progress": False}
+    assert create(config, definition(TRIAL), store, **options) is None
+    wrong = TRIAL.replace("cross_entropy(model(x), y)}", "cross_entropy(model(x), y, x)}", 1)
+    with pytest.raises(TrialError, match=r"model_def\.py(.|\n)*in train_batch"):
+        create(config, definition(wrong), store, **options)
+    config |= FUNCTIONS
+    assert create(config, definition(FUNCTION), store, **options) is None
+    with pytest.raises(TrialError, match=r"fails before its first report(.|\n)*KeyError: 'x'"):
+        create(config, definition("def main(context):\n    {}['x']\n"), store, **options)
+    with pytest.raises(
+        TrialError, match=r"searcher\.metric is 'accuracy', but main\(context\) reported loss"
+    ):
+        create(config, definition("def main(context):\n    context.report(loss=1)\n"), store, **options)
+    assert list_runs(store) == []
+
+
+def test_a_trial_class_needs_a_length(definition: Definition, experiment: Experiment) -> None:
+    with pytest.raises(
+        UsageError,
+        match=r"searcher\.max_length is missing, and model_def:Trial is a trial class, .* max_length: \{epochs: 8\}",
+    ):
+        experiment(definition(TRIAL), searcher={"name": "single", "metric": "accuracy"})
+
+
+def test_a_loader_without_length_has_no_epochs(definition: Definition, experiment: Experiment) -> None:
+    code = TRIAL.replace(
+        "class Trial",
+        "class Endless:\n    def __init__(self, loader):\n        self.loader = loader\n"
+        "    def __iter__(self):\n        return iter(self.loader)\n\n\nclass Trial",
+    ).replace(
+        "return DataLoader(TensorDataset(*points(100, 1)), batch_size=8)",
+        "return Endless(DataLoader(TensorDataset(*points(100, 1)), batch_size=8))",
+    )
+    with pytest.raises(
+        UsageError,
+        match=r"max_length is \{epochs: 2\}, but the training data loader does not say how many batches",
+    ):
+        experiment(definition(code))
+    searcher = {"name": "single", "metric": "loss", "max_length": {"batches": 20}}
+    run = experiment(definition(code), searcher=searcher)
+    assert run.state.num_visits == 4
+
+
+def test_a_bind_mount_that_is_not_there_is_said_before_anything_begins(
+    definition: Definition, experiment: Experiment, tmp_path: Path
+) -> None:
+    gone = str(tmp_path / "gone")
+    mounts = [{"host_path": gone, "container_path": gone}]
+    for backend, kind in ((InlineBackend(), UsageError), (LocalBackend(num_workers=1), WorkerMismatchError)):
+        with pytest.raises(
+            kind, match=r"host_path '.*gone' of bind_mounts does not exist, but must, on every machine"
+        ):
+            experiment(definition(FUNCTION), backend, **FUNCTIONS, bind_mounts=mounts)
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "gone" / "value").write_text("0.25")
+    code = f"""
+    def main(context):
+        with open({gone + "/value"!r}) as file:
+            context.report(accuracy=float(file.read()))
+    """
+    run = experiment(definition(code), **FUNCTIONS, bind_mounts=mounts)
+    assert [trial.history for trial in run.state.trials.values()] == [{"val_accuracy": [0.25]}]
+
+
+def test_trials_that_fail_are_tried_again_as_often_as_the_configuration_says(
+    definition: Definition, experiment: Experiment, tmp_path: Path
+) -> None:
+    code = f"""
+    import os
+
+    def main(context):
+        with open({str(tmp_path / "tries")!r}, "a") as file:
+            file.write("x")
+        if context.get_hparam("lr") == 1:
+            raise ConnectionError("no answer")
+        context.report(accuracy=1)
+    """
+    run = experiment(definition(code), **FUNCTIONS | TWO, max_restarts=2)
+    first, second = run.state.trials.values()
+    assert (first.status, first.restarts) == ("failed", 2)
+    assert (second.status, second.restarts) == ("completed", 0)
+    assert (tmp_path / "tries").read_text() == "xxxx"
