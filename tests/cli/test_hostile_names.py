@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import typer
+from tests.cli.shapes import document, lines, undocumented
+from tests.cli.test_json_everywhere import COMMANDS
 
 from hopyard import StockRoom
 from hopyard.backend import InlineBackend
-from hopyard.cli import app, main
+from hopyard.cli import main
 from hopyard.storage import LocalStore
 from hopyard.tune import GridSearch, hp_choice
 
@@ -85,27 +87,29 @@ def _make_run() -> None:
 
 
 @pytest.fixture
-def typed(
-    place: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    request: pytest.FixtureRequest,
-) -> Typed:
-    """The command as the console script runs it: what it printed, on both streams."""
+def printed(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[str, str]]:
+    """The command as the console script runs it: what it printed to standard output, and to standard error."""
     monkeypatch.chdir(place)
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("GIT_AUTHOR_NAME", f"Eve[/b]{EVIL}")
     monkeypatch.setenv("HOPYARD_CACHE", str(place / "cache"))
 
-    def run(*arguments: str) -> str:
+    def run(*arguments: str) -> tuple[str, str]:
         capsys.readouterr()
         monkeypatch.setattr("sys.argv", ["hopyard", *arguments])
         with pytest.raises(SystemExit):
             main()
-        printed = capsys.readouterr()
-        return printed.out + printed.err
+        return capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def typed(printed: Callable[..., tuple[str, str]]) -> Typed:
+    """The command as the console script runs it: what it printed, on both streams."""
+    return lambda *arguments: "".join(printed(*arguments))
 
 
 WALK: dict[str, list[list[str]]] = {
@@ -125,7 +129,7 @@ WALK: dict[str, list[list[str]]] = {
     "data prepare": [[FILE, f"prepared{EVIL}"], [KEY, "prepared"]],
     "data convert-petastorm": [[KEY, "prepared"]],
     "data throughput": [[FILE, "--epochs", "1"], [FILE, "--columns", KEY + "x"]],
-    "data verify": [[FILE], [KEY]],
+    "data verify": [["store[x]"], [FILE], [KEY]],
     "data cache list": [[], ["--path", KEY]],
     "data cache clear": [["--path", KEY]],
     "stock init": [[], [f"room{EVIL}"]],
@@ -184,18 +188,11 @@ NOT_WALKED = {
     "demo": "its names are its own, and it trains for half a minute",
     "stock merge-driver": "git calls it, and its texts are tested in tests/stockroom/git",
 }
-
-
-def _commands(of: Any, path: str = "") -> Iterator[str]:
-    if not hasattr(of, "commands"):
-        yield path
-        return
-    for name, each in of.commands.items():
-        yield from _commands(each, f"{path} {name}".strip())
+WITH_JSON = [name for name in WALK if any("--json" in each.opts for each in COMMANDS[name].params)]
 
 
 def test_every_command_is_walked() -> None:
-    assert set(_commands(typer.main.get_command(app))) == set(WALK) | set(NOT_WALKED)
+    assert set(COMMANDS) == set(WALK) | set(NOT_WALKED)
 
 
 @pytest.mark.parametrize("command", WALK)
@@ -205,6 +202,22 @@ def test_a_command_shows_what_others_wrote_as_text(command: str, typed: Typed, p
         shown = typed(*command.split(), *(each.replace("RUN", run) for each in arguments))
         assert not set(shown) & STEERING, shown
         assert "Traceback" not in shown or command == "run describe"
+
+
+@pytest.mark.parametrize("command", WITH_JSON)
+def test_with_json_there_is_one_document_or_an_error_and_nothing_else(
+    command: str, printed: Callable[..., tuple[str, str]], place: Path
+) -> None:
+    run = StockRoom(place).experiment.runs()[0].id
+    for arguments in WALK[command]:
+        given = [*command.split(), *(each.replace("RUN", run) for each in arguments), "--json"]
+        out, err = printed(*given)
+        assert not set(out + err) & STEERING, given
+        if out:
+            found = lines(out) if command == "run watch" else document(out)
+            assert undocumented(command, found) == set()
+        else:
+            assert re.match(r"\w+Error: |Usage: ", err.lstrip()), given
 
 
 def test_names_are_shown_whole(typed: Typed, place: Path) -> None:
