@@ -2,137 +2,232 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
+from hopyard.data.base import Partitioned
+from hopyard.data.loader import Loader
 from hopyard.errors import EstimatorError
+from hopyard.experiment.lengths import Visits
 from hopyard.objects import derive_seed
 
 
 @dataclass
 class Place:
-    """Place in the stream of all passes over a loader.
+    """Place of a trial in the stream of all passes over its loader.
 
     Attributes:
+        visits: of the trial that have ended.
         number: of the pass, from 0.
         batches: of this pass that were read.
     """
 
+    visits: int = 0
     number: int = 0
     batches: int = 0
+
+    def after_the_pass(self) -> Place:
+        """The begin of the next pass."""
+        return Place(self.visits, self.number + 1)
 
 
 class OwnLoader:
     """Batches of a loader, pass after pass.
 
-    What is random in the order of a pass follows from the seed and the number of the pass: generators are seeded before
-    it begins. So a new process comes to the same place by reading, and discarding, the batches of this pass before it.
+    What is random in a pass follows from the seed and the number of the pass. So a new process comes to the same place
+    by reading, and discarding, the batches of this pass before it.
 
     Args:
         loader: gives batches when it is iterated over, as often as one asks.
+        visits: how the trial is cut into visits.
     """
 
-    def __init__(self, loader: Iterable[Any]) -> None:
+    def __init__(self, loader: Iterable[Any], visits: Visits) -> None:
         self.loader = loader
         self.place = Place()
+        self._visits = visits
         self._open: Iterator[Any] | None = None
-        self._ahead: list[Any] = []
-
-    @property
-    def batches_of_a_pass(self) -> int | None:
-        """Number of batches of a pass; None if the loader does not say."""
-        return number_of_batches(self.loader)
-
-    @property
-    def batch_size(self) -> int:
-        """Rows of a batch, as the loader says; 1 if it does not."""
-        return batch_size_of(self.loader)
 
     def go_to(self, place: Mapping[str, int]) -> None:
         """Read on from a place, as ``vars(loader.place)`` gave it."""
         if vars(self.place) != dict(place):
             self.place = Place(**place)
-            self._open, self._ahead = None, []
+            self._open = None
 
-    def read(self, count: int, seed: int) -> Iterator[Any]:
-        """The next batches; behind the end of a pass comes the next pass.
+    def read_visit(self, seed: int) -> Iterator[Any]:
+        """The batches of the next visit, which has ended when they have been read.
 
         Args:
-            seed: the orders of all passes follow from it.
+            seed: all that is random in the passes follows from it.
 
         Raises:
             EstimatorError: a pass has no batches.
         """
-        for _ in range(count):
-            yield self._next(seed)
+        count = self._visits.batches(
+            self.place.visits, number_of_batches(self.loader), batch_size_of(self.loader)
+        )
+        yield from self._read(count, seed)
+        self.place.visits += 1
 
-    def _next(self, seed: int) -> Any:
-        if self._open is None:
-            self._begin(seed)
-        assert self._open is not None
-        for batch in self._ahead or self._open:
-            self._ahead = []
-            self.place.batches += 1
-            return batch
+    def _read(self, count: int, seed: int) -> Iterator[Any]:
+        """The next batches; behind the end of a pass comes the next pass."""
+        while count:
+            if self._open is None:
+                self._open = one_pass(self.loader, self._seed(seed), self.place.number)
+                next(itertools.islice(self._open, self.place.batches, self.place.batches), None)
+            for batch in itertools.islice(self._open, count):
+                self.place.batches += 1
+                count -= 1
+                yield batch
+            if count:
+                self._end_pass()
+
+    def _end_pass(self) -> None:
         if not self.place.batches:
             raise EstimatorError(
                 f"the training data loader, a {type(self.loader).__name__}, gave no batches in pass "
                 f"{self.place.number + 1}. build_training_data_loader() must return what gives batches each time that "
                 "it is iterated over: a DataLoader or a list, not a generator or an iterator."
             )
-        self.place, self._open = Place(self.place.number + 1), None
-        return self._next(seed)
+        self.place, self._open = self.place.after_the_pass(), None
 
-    def _begin(self, seed: int) -> None:
-        """Begin the pass, and read up to the place in it. The first batch is read here: some samplers seed themselves
-        when they are first asked."""
-        place = self.place
-        with seeded_pass(self.loader, derive_seed(seed, "pass", place.number), place.number):
-            self._open = iter(self.loader)
-            self._ahead = []
-            for number, batch in enumerate(self._open):
-                if number == place.batches:
-                    self._ahead = [batch]
-                    return
-        if place.batches and not self._ahead:
-            self._open = iter(())  # it ended just there
+    def _seed(self, seed: int) -> int:
+        """The seed of the pass."""
+        return derive_seed(seed, "pass", self.place.number)
 
 
-@contextmanager
-def seeded_pass(loader: Any, seed: int, number: int) -> Iterator[None]:
-    """Seed all that a pass over a loader may draw from; generators of the process are as before afterwards."""
-    for holder in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
-        generator = getattr(holder, "generator", None)
-        if isinstance(generator, torch.Generator):
-            generator.manual_seed(seed)
-        set_epoch = getattr(holder, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(number)
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        torch.manual_seed(seed)
+def one_pass(loader: Any, seed: int, number: int = 0) -> Iterator[Any]:
+    """All batches of a loader. What is random in them follows from the seed, and changes no other random numbers.
+
+    Args:
+        number: of the pass, for samplers that have ``set_epoch``.
+    """
+    generators = Generators(seed)
+    with generators.entered():
+        for holder in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+            own_seed = getattr(getattr(holder, "generator", None), "manual_seed", None)
+            if callable(own_seed):
+                own_seed(seed)
+            set_epoch = getattr(holder, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(number)
+        batches = iter(loader)
+    end = object()
+    while True:
+        with generators.entered():
+            batch = next(batches, end)
+        if batch is end:
+            return
+        yield batch
+
+
+class Generators:
+    """Global generators of Python, NumPy and PyTorch (on the CPU) that code of a loader draws from, in the places of
+    those of the process.
+
+    Args:
+        seed: of all of them.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._states: tuple[Any, ...] | None = None
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Have them meanwhile; they go on where they were left."""
+        before = _states()
+        if self._states is None:
+            random.seed(self._seed)
+            np.random.seed(self._seed % 2**32)
+            if "torch" in sys.modules:
+                _generator_of_torch().manual_seed(self._seed)
+        else:
+            _set_states(self._states)
         try:
             yield
         finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
+            self._states = _states()
+            _set_states(before)
+
+
+def _states() -> tuple[Any, ...]:
+    of_torch = _generator_of_torch().get_state() if "torch" in sys.modules else None
+    return random.getstate(), np.random.get_state(), of_torch
+
+
+def _set_states(states: tuple[Any, ...]) -> None:
+    python, numpy, of_torch = states
+    random.setstate(python)
+    np.random.set_state(numpy)
+    if of_torch is not None:
+        _generator_of_torch().set_state(of_torch)
+
+
+def _generator_of_torch() -> Any:
+    return sys.modules["torch"].default_generator
+
+
+def loader_of(trial: Any, method: str, example: str) -> Iterable[Any]:
+    """The data loader that a method of a trial builds.
+
+    Args:
+        example: of what it may return, for the message.
+
+    Raises:
+        EstimatorError: it is nothing that can be iterated over again and again.
+    """
+    loader = getattr(trial, method)()
+    if isinstance(loader, Iterator) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+        raise EstimatorError(
+            f"{type(trial).__name__}.{method}() returned {type(loader).__name__}, but it must return what gives "
+            f"batches each time that it is iterated over, such as {example}. End it with return loader."
+        )
+    if number_of_batches(loader) == 0:
+        raise EstimatorError(
+            f"{type(trial).__name__}.{method}() returned a loader of no batches. Give it at least one: fewer rows than "
+            "a batch are none with drop_last=True."
+        )
+    return loader  # type: ignore[no-any-return]
+
+
+def partitioned(trial: Any, what: str, loader: Loader | None) -> Partitioned | None:
+    """The dataset of a loader of Hopyard's, which models can visit partition by partition; None without a loader.
+
+    Args:
+        what: ``"training"`` or ``"validation"``.
+
+    Raises:
+        EstimatorError: it has no partitions.
+    """
+    if loader is None:
+        return None
+    if not isinstance(loader.dataset, Partitioned):
+        raise EstimatorError(
+            f"{type(trial).__name__}.build_{what}_data_loader() returned a loader of a "
+            f"{type(loader.dataset).__name__}, which has no partitions that models could visit. Give a loader of a "
+            "dataset with Parquet files of its own, or wrap its batches in a class of yours with __iter__ and __len__ "
+            "to train where the trial is."
+        )
+    return loader.dataset
 
 
 def number_of_batches(loader: Any) -> int | None:
-    """``len(loader)``; None if it has none."""
-    measure: Callable[[Any], int] = len
-    try:
-        return measure(loader)
-    except (TypeError, NotImplementedError):
-        return None
+    """``len(loader)``, or its ``num_batches``; None if it has none."""
+    measures: list[Callable[[Any], int | None]] = [len, lambda each: each.num_batches]
+    for measure in measures:
+        try:
+            return measure(loader)
+        except (TypeError, NotImplementedError, AttributeError):
+            pass
+    return None
 
 
 def batch_size_of(loader: Any) -> int:
@@ -143,31 +238,25 @@ def batch_size_of(loader: Any) -> int:
 
 def rows_of(batch: Any) -> int:
     """Rows of a batch: the length of the first tensor or array in it; 1 if there is none."""
-    if isinstance(batch, torch.Tensor | np.ndarray):
+    if _is_array(batch):
         return len(batch) if batch.ndim else 1
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
     for part in parts:
-        if isinstance(part, torch.Tensor | np.ndarray) and part.ndim:
+        if _is_array(part) and part.ndim:
             return len(part)
     return next((rows for rows in map(rows_of, parts) if rows > 1), 1)
 
 
 def bytes_of(batch: Any) -> int:
     """Bytes of the tensors and arrays of a batch."""
-    if isinstance(batch, torch.Tensor | np.ndarray):
-        return batch.nbytes
+    if _is_array(batch):
+        return int(batch.nbytes)
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
     return sum(map(bytes_of, parts))
 
 
-def moved(batch: Any, device: torch.device) -> Any:
-    """The batch with its tensors, in lists, tuples and mappings of any depth, on a device."""
-    if isinstance(batch, torch.Tensor):
-        return batch if batch.device == device else batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {key: moved(part, device) for key, part in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(moved(part, device) for part in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(moved(part, device) for part in batch)
-    return batch
+def _is_array(value: Any) -> bool:
+    """Whether it is an array of NumPy, or a tensor of PyTorch, which may not be imported."""
+    return isinstance(value, np.ndarray) or (
+        "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
+    )

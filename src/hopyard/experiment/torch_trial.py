@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from hopyard.data.base import Partitioned
 from hopyard.data.contract import RowSource
 from hopyard.data.loader import Loader
 from hopyard.data.outputs.torch_loader import TorchLoader
@@ -20,10 +19,11 @@ from hopyard.experiment.own_loader import (
     OwnLoader,
     batch_size_of,
     bytes_of,
-    moved,
+    loader_of,
     number_of_batches,
+    one_pass,
+    partitioned,
     rows_of,
-    seeded_pass,
 )
 from hopyard.experiment.trials import Surroundings, TrialEstimator
 from hopyard.objects import derive_seed
@@ -33,6 +33,8 @@ from hopyard.training.torch.binding import Binding
 from hopyard.training.torch.estimator import TorchEstimator, TorchReplica
 from hopyard.training.torch.forward import BatchResult, Forward
 from hopyard.training.torch.validation import measure
+
+_LOADERS = "a torch.utils.data.DataLoader, or context.dataset('train').loader(...)"
 
 
 class TorchTrial(ABC):
@@ -87,8 +89,8 @@ class TorchTrialEstimator(TorchEstimator, TrialEstimator):
     def __init__(self, trial: TorchTrial, surroundings: Surroundings, visits: Visits | None) -> None:
         self.trial, self.surroundings, self.visits = trial, surroundings, visits
         model = _returned(trial, "build_model", trial.build_model(), torch.nn.Module)
-        self.training = loader_of(trial, "build_training_data_loader")
-        self.validation = loader_of(trial, "build_validation_data_loader")
+        self.training = loader_of(trial, "build_training_data_loader", _LOADERS)
+        self.validation = loader_of(trial, "build_validation_data_loader", _LOADERS)
         schedule = getattr(trial, "build_lr_scheduler", None)
         super().__init__(
             model,
@@ -103,7 +105,7 @@ class TorchTrialEstimator(TorchEstimator, TrialEstimator):
 
     def facts(self) -> Facts:
         train, val = hopyard_loader(self.training), hopyard_loader(self.validation)
-        datasets = _partitioned(self.trial, "training", train), _partitioned(self.trial, "validation", val)
+        datasets = partitioned(self.trial, "training", train), partitioned(self.trial, "validation", val)
         if train is None:
             return Facts("loader", *datasets, number_of_batches(self.training), batch_size_of(self.training))
         return Facts("dataset", *datasets, len(train), train.batch_size, tuple(train.columns))
@@ -115,10 +117,9 @@ class TorchTrialReplica(TorchReplica):
     def __init__(self, estimator: TorchTrialEstimator, context: Context) -> None:
         self._given = estimator
         self._own: OwnLoader | None = None
-        self._visits = 0
         super().__init__(estimator, context)
-        if hopyard_loader(estimator.training) is None:
-            self._own = OwnLoader(estimator.training)
+        if estimator.visits is not None:
+            self._own = OwnLoader(estimator.training, estimator.visits)
 
     def _make_forward(self, binding: Binding, device: torch.device) -> Forward:
         return _TrialForward(self._given, self._head, _AnyBatch(device), device)
@@ -131,10 +132,7 @@ class TorchTrialReplica(TorchReplica):
 
     def train(self, visit: Visit) -> dict[str, list[float]]:
         with self._given.surroundings.entered():
-            sums = super().train(visit)
-        if not isinstance(visit.rows, OneBatch):
-            self._visits += 1
-        return sums
+            return super().train(visit)
 
     def validate(self, visit: Visit) -> MetricSet:
         with self._given.surroundings.entered():
@@ -149,10 +147,7 @@ class TorchTrialReplica(TorchReplica):
             seed = derive_seed(visit.seed, "order", visit.partition)
             return _counted(visit, loader.over(_of_dataset(visit), seed=seed, epoch=visit.epoch))
         assert self._own is not None
-        assert given.visits is not None
-        own = self._own
-        count = given.visits.batches(self._visits, own.batches_of_a_pass, own.batch_size)
-        return _counted(visit, own.read(count, derive_seed(visit.seed, "order")))
+        return _counted(visit, self._own.read_visit(derive_seed(visit.seed, "order")))
 
     def _validation_batches(self, visit: Visit) -> Iterable[Any]:
         given = self._given
@@ -161,7 +156,7 @@ class TorchTrialReplica(TorchReplica):
         loader = hopyard_loader(given.validation)
         if loader is not None:
             return _counted(visit, loader.over(_of_dataset(visit), seed=visit.seed, epoch=0))
-        return _counted(visit, _one_pass(given.validation, derive_seed(visit.seed, "validation")))
+        return _counted(visit, one_pass(given.validation, derive_seed(visit.seed, "validation")))
 
     def _measure(self, batches: Iterable[Any]) -> MetricSet:
         found = measure(self._forward, batches, MetricSet({}, loss=False), [])
@@ -175,7 +170,7 @@ class TorchTrialReplica(TorchReplica):
     def state(self) -> dict[str, Any]:
         tree = super().state()
         if self._own is not None:
-            tree["data"] = {"visits": self._visits, **vars(self._own.place)}
+            tree["data"] = dict(vars(self._own.place))
         return tree
 
     def load(self, tree: Mapping[str, Any]) -> None:
@@ -188,9 +183,7 @@ class TorchTrialReplica(TorchReplica):
 
     def _go_to(self, tree: Mapping[str, Any]) -> None:
         if self._own is not None and "data" in tree:
-            place = {name: int(value) for name, value in tree["data"].items()}
-            self._visits = place.pop("visits")
-            self._own.go_to(place)
+            self._own.go_to({name: int(value) for name, value in tree["data"].items()})
 
     @property
     def prediction_columns(self) -> list[str]:
@@ -207,7 +200,7 @@ class _AnyBatch(Binding):
         super().__init__(None, (), (), None, device)
 
     def place(self, batch: Any) -> Any:
-        return moved(batch, self._device)
+        return _moved(batch, self._device)
 
     def rows(self, batch: Any) -> int:
         return rows_of(batch)
@@ -236,50 +229,6 @@ def hopyard_loader(loader: Any) -> Loader | None:
     """The loader of a dataset of ours; None if the trial has its own."""
     found = loader.loader if isinstance(loader, TorchLoader) else loader
     return found if isinstance(found, Loader) else None
-
-
-def loader_of(trial: Any, method: str) -> Iterable[Any]:
-    """The data loader that a method of a trial builds.
-
-    Raises:
-        EstimatorError: it is nothing that can be iterated over again and again.
-    """
-    loader = getattr(trial, method)()
-    if isinstance(loader, Iterator) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
-        raise EstimatorError(
-            f"{type(trial).__name__}.{method}() returned {type(loader).__name__}, but it must return what gives "
-            "batches each time that it is iterated over, such as a torch.utils.data.DataLoader, or "
-            "context.dataset('train').loader(...). End it with return loader."
-        )
-    if number_of_batches(loader) == 0:
-        raise EstimatorError(
-            f"{type(trial).__name__}.{method}() returned a loader of no batches. Give it at least one: fewer rows than "
-            "a batch are none with drop_last=True."
-        )
-    return loader  # type: ignore[no-any-return]
-
-
-def _one_pass(loader: Any, seed: int) -> Iterator[Any]:
-    """All batches of a loader, in an order that follows from the seed."""
-    with seeded_pass(loader, seed, 0):
-        batches = iter(loader)
-        first = list(itertools.islice(batches, 1))
-    yield from first
-    yield from batches
-
-
-def _partitioned(trial: TorchTrial, what: str, loader: Loader | None) -> Partitioned | None:
-    """The dataset of a loader, which models can visit partition by partition."""
-    if loader is None:
-        return None
-    if not isinstance(loader.dataset, Partitioned):
-        raise EstimatorError(
-            f"{type(trial).__name__}.build_{what}_data_loader() returned a loader of a "
-            f"{type(loader.dataset).__name__}, which has no partitions that models could visit. Give a loader of a "
-            "dataset with Parquet files of its own, or wrap its batches in a class of yours with __iter__ and __len__ "
-            "to train where the trial is."
-        )
-    return loader.dataset
 
 
 def _of_dataset(visit: Visit) -> RowSource:
@@ -347,3 +296,16 @@ def _no_prediction(trial: TorchTrial) -> EstimatorError:
         f"a {type(trial).__name__} does not say how columns become the model's input, so nothing can be predicted by "
         "its name. Use the trained module: model.torch()(inputs)."
     )
+
+
+def _moved(batch: Any, device: torch.device) -> Any:
+    """The batch with its tensors, in lists, tuples and mappings of any depth, on a device."""
+    if isinstance(batch, torch.Tensor):
+        return batch if batch.device == device else batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: _moved(part, device) for key, part in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_moved(part, device) for part in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(_moved(part, device) for part in batch)
+    return batch
