@@ -88,6 +88,7 @@ class Request(NamedTuple):
     owner: int
     parent: int
     ignored: tuple[int, ...]
+    blocked: tuple[int, ...]
     umask: int
 
 
@@ -231,6 +232,7 @@ def install(forks: Forks | Callable[[], Forks]) -> None:
                 for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
                 if signal.getsignal(number) is signal.SIG_IGN
             ),
+            tuple(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
             mask,
         )
         self._forked = connected().start(request, [*standard, *pass_fds])
@@ -480,6 +482,7 @@ def _become(request: Request, descriptors: Sequence[int], own: Sequence[int]) ->
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in request.ignored:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
     # The objects of the process that forks believe that they can seek, or cannot.
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(  # type: ignore[misc]
         io.BufferedReader(io.FileIO(0, closefd=False)), sys.stdin.encoding

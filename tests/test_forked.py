@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,18 @@ def test_a_session_of_its_own_is_there_when_popen_returns() -> None:
             found = os.getpgid(process.pid), os.getsid(process.pid)
             process.communicate(b"\n")
         assert found == (process.pid, process.pid)
+
+
+def test_signals_are_blocked_as_in_the_thread_that_starts_the_process() -> None:
+    program = "import signal; print(*sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
+    said = []
+
+    def start(blocked: list[int]) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        said.append(subprocess.check_output([sys.executable, "-c", program], text=True))
+
+    for blocked in ([signal.SIGUSR1], []):
+        thread = threading.Thread(target=start, args=(blocked,))
+        thread.start()
+        thread.join()
+    assert said == [f"{int(signal.SIGUSR1)}\n", "\n"]

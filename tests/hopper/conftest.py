@@ -17,6 +17,7 @@ from hopyard.errors import Evidence, StateLostError
 from hopyard.hopper.decisions import Decisions, replay
 from hopyard.hopper.hopper import Hopper
 from hopyard.hopper.journal import Journal, read_records
+from hopyard.hopper.notice import Notice
 from hopyard.hopper.scheduler import Unit
 from hopyard.hopper.state import JournalRecord, RunState, TrialState, trial_folder
 from hopyard.hopper.work import Options
@@ -66,11 +67,13 @@ def resident_states() -> dict[tuple[str, int], list[Any]]:
 
 
 def visit(request: Visit) -> Found:
-    """The state is the list of visits; the loss depends on all of them."""
+    """The state is the list of visits; the loss depends on all of them. A behaviour returns a failure, "ended" of code
+    that came to its end, or None."""
     unit, folder = request.unit, request.store.at(trial_folder(request.trial))
     home = folder if request.home is None else request.store.at(trial_folder(request.home))
-    if request.behaviour is not None and (error := request.behaviour(request)) is not None:
-        return Found((None,), ({},), (error,))
+    said = None if request.behaviour is None else request.behaviour(request)
+    if isinstance(said, Evidence):
+        return Found((None,), ({},), (said,))
     resident = resident_states().pop((request.store.url, request.trial), None)
     if request.state is not None:
         visits = load_state(home, request.state)["model"]
@@ -84,7 +87,7 @@ def visit(request: Visit) -> Found:
             state = save_state(folder, {"model": visits}, parts=("model",))
         else:
             resident_states()[request.store.url, request.trial] = visits
-        return Found((state,), ({"loss": [request.x * unit.partition, 2.0]},))
+        return Found((state,), ({"loss": [request.x * unit.partition, 2.0]},), ended=(said == "ended",))
     if unit.last:
         for part in request.carried:
             assert load_state(folder, StateRef.from_json(part["states"]["ref"])) == [
@@ -142,6 +145,8 @@ class Game:
     """Whether a run that has another budget is given the one of the game."""
     unsynced: bool = False
     on_record: Callable[[RunState, JournalRecord], None] | None = None
+    notice: Notice | None = None
+    of_header: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.messages: list[str] = []
@@ -176,6 +181,7 @@ class Game:
                 options=self.options,
                 observers=observers,
                 announce=self.messages.append,
+                notice=self.notice,
                 clock=self.clock,
             ).run(pending)
             return state
@@ -192,7 +198,7 @@ class Game:
     def header(self) -> JournalRecord:
         fixed = {"run_id": "r", "layout": self.layout, "seed": 5, "order_groups": 3}
         budget = {"num_epochs": self.num_epochs, "settings": {"num_models": self.num_models}}
-        return {"r": "run", **fixed, **budget, "metric": {"key": self.metric, "mode": "min"}}
+        return {"r": "run", **fixed, **budget, "metric": {"key": self.metric, "mode": "min"}} | self.of_header
 
     def extension(self, state: RunState) -> list[JournalRecord]:
         """What gives the run the budget that is asked for now."""

@@ -14,6 +14,7 @@ from hopyard.cli.run_json import RunLines
 from hopyard.cli.run_stores import RunId, StorePath, describe_holder, open_existing
 from hopyard.cli.terminal import JsonLinesOption, complain, console, say
 from hopyard.errors import NotFoundError, RunHeldError, RunInterruptedError, UsageError
+from hopyard.hopper.notice import SIGNALS
 from hopyard.hopper.state import ENDED
 from hopyard.storage import Store
 from hopyard.tune import Run, open_run
@@ -131,10 +132,13 @@ def _start_again(run: Run, take_over: bool) -> None:
     say(f"in {command['cwd']}: {' '.join(command['argv'])}")
     found = {RESUMED_RUN: run.run_id} | ({TAKEN_OVER_RUN: run.run_id} if take_over else {})
     process = subprocess.Popen(command["argv"], cwd=command["cwd"], env={**os.environ, **found})
-    before = signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is the script's to handle
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None)}  # Ctrl-C reaches the script, too
+    for number in SIGNALS:  # which whoever started this process may send to it alone
+        before[number] = signal.signal(number, lambda given, _: process.send_signal(given))
     try:
         ended = process.wait()  # negative for the signal that ended it
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if ended:
         raise typer.Exit(ended if ended > 0 else 128 - ended)

@@ -96,8 +96,8 @@ def committed_units(records: Iterable[JournalRecord]) -> list[JournalRecord]:
         if record["r"] == "unit":
             for number in record["t"]:
                 units[number].append((index, record))
-        elif record["r"] in ("back", "session"):
-            for number in record["t"] if record["r"] == "back" else list(units):
+        elif record["r"] in ("back", "again", "session"):
+            for number in list(units) if record["r"] == "session" else record["t"]:
                 _undo(units[number], state.trials[number].durable.visits)
     for number, trial in state.trials.items():
         _undo(units[number], trial.durable.visits)

@@ -213,8 +213,11 @@ class Hopper:
         self._retention.sweep()
         for number, command in self._watcher.waiting(self._state.controls):
             self._obey(number, command, waited=True)
-        for trial in [trial for trial in self._state.trials.values() if trial.running and trial.stop_asked]:
-            self._end_for_user(trial.number)
+        for trial in [trial for trial in self._state.trials.values() if trial.running]:
+            if trial.stop_asked:
+                self._end_for_user(trial.number)
+            elif trial.code_has_ended:
+                self._end_by_itself(trial.number)
         for worker in range(workers):
             self._scheduler.worker_up(worker)
         self._resume()
@@ -332,9 +335,8 @@ class Hopper:
         starts: Sequence[Start] = ()
         if trial.running and trial.stop_asked:
             self._end_for_user(unit.pack)
-        elif trial.running and any(outcome.ended):
-            end = {"r": "end", "t": unit.pack, "status": "completed", "by": "itself", "z": record["z"]}
-            self._commit(end)
+        elif trial.running and trial.code_has_ended:
+            self._end_by_itself(unit.pack)
         elif trial.running:
             starts = self._scheduler.done(
                 unit.pack, record["z"] - record["a"], resident=trains and state is None
@@ -623,6 +625,9 @@ class Hopper:
 
     def _end_for_user(self, number: int) -> None:
         self._commit({"r": "end", "t": number, "status": "stopped", "by": "user", "z": self._now()})
+
+    def _end_by_itself(self, number: int) -> None:
+        self._commit({"r": "end", "t": number, "status": "completed", "by": "itself", "z": self._now()})
 
     def _now(self) -> float:
         """Seconds since the run began, on a clock that goes on from session to session."""

@@ -8,6 +8,7 @@ none: they set attributes, put into a ``SimpleQueue``, which may be interrupted 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -29,7 +30,7 @@ class Notice:
     """Listens for the notice while it is entered in the main thread; in another one it hears nothing.
 
     Signals that are ignored, or handled by other than Python, stay so. Leaving it gives the signals back to whoever had
-    them, and raises what was not raised yet.
+    them, and raises Preempted if the notice was given.
 
     Args:
         grace: seconds that units under way have to end.
@@ -77,10 +78,10 @@ class Notice:
                     signal.signal(number, previous)
         if self.given is None:
             return
-        told = error if isinstance(error, Preempted) else self._exit()
-        self._announce(str(told))
-        if told is not error:
-            raise told from error
+        told = self._exit()  # anew: what is to be said may have changed since one was raised
+        with contextlib.suppress(OSError):  # of a pipe whose reader ended by the same signal
+            self._announce(str(told))
+        raise told from error
 
     def check(self) -> None:
         """Raise what was given and has not arrived. Listen again where a library, such as Ray, listens instead.
@@ -143,6 +144,7 @@ class Notice:
         first = self.given is None
         if first:
             self.given = signal.Signals(number).name
+            self.expired = self.grace == 0  # at once: what is under way may be about to wait for ever
             self._countdown.put(number)
         if self._closed or self._is_ending():
             return  # leaving raises it

@@ -26,9 +26,9 @@ before, train units that they were allowed, whether the last of its phase before
 seconds since the run began, states (references, or null when resident or unchanged), metrics; bytes of states written,
 of states that the worker lacked and read, and of data that it read; ``beside``, the bytes of data that its host
 should have on its disks, where that is known; ``asks``, where training has asked for the number
-of epochs, if it has. Version 0.1.0 wrote neither ``n``, ``to`` nor
-``last``: its trials were validated at the ends of epochs alone; ``moved`` and ``read`` are missing in older journals
-too. An ``end`` that a user asked for has ``"by": "user"``, that of a trial whose own code came to its end
+of epochs, if it has; ``ended``, true where the trial's own code has come to its end. Version 0.1.0 wrote neither ``n``,
+``to`` nor ``last``: its trials were validated at the ends of epochs alone; ``moved`` and ``read`` are missing in older
+journals too. An ``end`` that a user asked for has ``"by": "user"``, that of a trial whose code has ended
 ``"by": "itself"``, and an ``extend`` the number ``c`` of the command.
 """
 
@@ -137,10 +137,16 @@ class TrialState:
     """Where its training asked for the number of epochs; empty: nowhere, or the journal is of an older version."""
     stop_asked: bool = False
     """Whether a user asked to end it."""
+    code_ended_at: int | None = None
+    """Visits after which its own code had come to its end."""
 
     @property
     def running(self) -> bool:
         return self.status == "running"
+
+    @property
+    def code_has_ended(self) -> bool:
+        return self.code_ended_at == self.progress.visits
 
     @property
     def waits(self) -> bool:
@@ -287,7 +293,7 @@ class RunState:
         self.finished = None
         for trial in self.trials.values():
             if trial.status == "completed" and trial.progress.trained < self.num_visits:
-                trial.status, trial.target = "running", None
+                trial.status, trial.target, trial.code_ended_at = "running", None, None
 
     def _note_budget(self) -> None:
         num_models = self.header["settings"].get("num_models")
@@ -325,7 +331,7 @@ class RunState:
         for number in record["t"]:
             trial = self.trials[number]
             trial.restarts += 1
-            trial.progress = trial.durable
+            trial.progress, trial.lost_at = trial.durable, (-1, 0)
 
     def _apply_back(self, record: JournalRecord) -> None:
         for number in record["t"]:
@@ -365,6 +371,8 @@ class RunState:
             trial.seconds += float(record["z"]) - float(record["a"])
             trial.target = record.get("to")
             trial.asks_epochs = trial.asks_epochs or record.get("asks", "")
+            if record.get("ended"):
+                trial.code_ended_at = record["v"] + 1
             if record["ph"] == "train":
                 self._train_visit(trial, record, slot)
             else:

@@ -103,6 +103,8 @@ def unit_record(
     }
     if outcome.bytes_beside is not None:
         record["beside"] = outcome.bytes_beside
+    if any(outcome.ended):
+        record["ended"] = True
     return record | ({"asks": asks} if asks else {})
 
 

@@ -14,7 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from hopyard.errors import CorruptError, DivergedError, Evidence, NotFoundError, StorageError, WorkerError
+from hopyard.errors import (
+    CorruptError,
+    DivergedError,
+    Evidence,
+    NotFoundError,
+    Preempted,
+    StorageError,
+    WorkerError,
+)
 from hopyard.objects import StateRef, load_state, save_state
 from hopyard.storage import Store
 from hopyard.storage.hosts import bytes_at
@@ -115,6 +123,8 @@ class _TrialUnit:
             if self._phase != "build" or not isinstance(error, NotFoundError | CorruptError):
                 raise
             return self._failed(error)
+        except Preempted:
+            raise
         except (Exception, SystemExit) as error:  # a user's sys.exit() is a failure like others
             if (full := full_disk(error, f"what trial {self._trial} writes there")) is not None:
                 raise full from error
