@@ -51,8 +51,26 @@ def test_a_model_registers_itself_and_downloads_as_what_it_saves(
     rows = make_rows(20, seed=1)
     np.testing.assert_array_equal(load_model(folder).predict(rows), model.predict(rows))
     assert stock.verify().ok
-    with pytest.raises(UsageError, match=r"the folder .*out is not empty\. Give another one, or empty it\."):
-        version.download(tmp_path / "out")
+    (tmp_path / "file").touch()
+    for target, text in [
+        ("out", r"the folder .*out is not empty\. Give another one, or empty it\."),
+        ("file", r"a folder was to be written to .*file, but a file is there\. Give another one\."),
+        ("..", r"\.\.' is no name of a file or folder that can be made\. Give one that is\."),
+    ]:
+        with pytest.raises(UsageError, match=text):
+            version.download(tmp_path / target)
+    with pytest.raises(UsageError, match=r"'\.' is no name of a file or folder that can be made"):
+        version.download(".")
+    (tmp_path / "empty").mkdir()
+    assert same_files(version.download(tmp_path / "empty"), folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "empty",
+        "file",
+        "out",
+        "repo",
+        "saved",
+        "store",
+    ]
 
 
 def test_the_outcome_of_a_search_is_not_written_again(
