@@ -25,6 +25,8 @@ from hopyard.errors import (
 )
 from hopyard.stockroom.catalog.registry import ModelVersion
 from hopyard.stockroom.history.conflicts import BOTH_REGISTERED
+from hopyard.stockroom.records import Record, Shelf
+from hopyard.stockroom.views.view import Snapshot
 
 
 def weights(number: float) -> dict[str, Any]:
@@ -308,6 +310,26 @@ def test_versions_are_found_by_number_and_label(stock: StockRoom) -> None:
     ]:
         with pytest.raises(MissingKeyError, match=text):
             find()
+
+
+def test_many_models_are_listed_at_one_look(stock: StockRoom, monkeypatch: pytest.MonkeyPatch) -> None:
+    with stock.enable_write():
+        for number in range(30):
+            stock.registry.register(f"model-{number}", "net")
+            stock.registry.register(f"model-{number}", "net")
+    looked: list[str] = []
+    record = Snapshot.record
+
+    def counted(self: Snapshot, shelf: Shelf, name: str) -> Record | None:
+        looked.append(name)
+        return record(self, shelf, name)
+
+    monkeypatch.setattr(Snapshot, "record", counted)
+    assert {model.latest.number for model in stock.registry.values()} == {2}
+    assert len(looked) <= 4 * 30
+    looked.clear()
+    assert stock.registry["model-7"].latest.number == 2
+    assert len(looked) <= 4
 
 
 def test_what_consoles_and_notebooks_show(stock: StockRoom) -> None:

@@ -6,7 +6,7 @@ A version is a model of the model shelf, ``digits/3``; ``models.versions`` says 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -270,17 +270,27 @@ class Registry(Mapping[str, RegisteredModel]):
         Raises:
             MissingKeyError: none is registered under this name.
         """
-        models = ModelShelf(self._view).versions()
-        if not isinstance(name, str) or name not in models:
+        found = ModelShelf(self._view).versions(name) if isinstance(name, str) else {}
+        if not found:
+            models = list(self)
             given, listed = (name, some_names(list(map(repr, models))))
             close = nearest(given, models, ".") if isinstance(given, str) else "."
             raise MissingKeyError(
                 f"no model is registered as {shown(given)} in {self._view.revision}{close} Registered are: {listed}."
             )
-        return RegisteredModel(self._view, name, models[name])
+        return RegisteredModel(self._view, name, found[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(ModelShelf(self._view).versions())
+
+    def items(self) -> ItemsView[str, RegisteredModel]:
+        """Names and models as they are now, found at one look."""
+        found = ModelShelf(self._view).versions().items()
+        return {name: RegisteredModel(self._view, name, numbers) for name, numbers in found}.items()
+
+    def values(self) -> ValuesView[RegisteredModel]:
+        """Models as they are now, found at one look."""
+        return dict(self.items()).values()
 
     def __len__(self) -> int:
         return len(ModelShelf(self._view).versions())

@@ -110,14 +110,14 @@ class ModelShelf(NamedThings):
         found = (split_path(each) for each in self)
         return sorted(place[1] for place in found if place is not None and place[0] == name)
 
-    def versions(self) -> dict[str, list[int]]:
-        """The numbers of the versions of each registered model, both sorted."""
+    def versions(self, name: str | None = None) -> dict[str, list[int]]:
+        """The numbers of the versions of each registered model, or of this one, both sorted."""
         found: dict[str, list[int]] = {}
         for each in self:
             place = split_path(each)
-            if place is not None and self._is_version(each):
+            if place is not None and name in (None, place[0]) and self._is_version(each):
                 found.setdefault(place[0], []).append(place[1])
-        return {name: sorted(found[name]) for name in sorted(found)}
+        return {model: sorted(found[model]) for model in sorted(found)}
 
     def _is_version(self, name: str) -> bool:
         record = self._view.record("model", name)
