@@ -1,10 +1,15 @@
-"""A run of 300 trials whose driver and workers are killed 50 times is the run that it would have been."""
+"""A run of many trials whose driver and workers are killed at many moments is the run that it would have been."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.sampling import by_level
+
+TRIALS, DRIVERS, WORKERS = by_level(100, 100, 300), by_level(8, 8, 25), by_level(15, 15, 45)
+"""How many trials there are, and how many drivers and workers are killed."""
 
 RUNS = """
 import os, pickle, random, signal, sys
@@ -18,11 +23,12 @@ from hopyard.search import InVirtualTime, RandomPoints, hp_uniform
 from hopyard.search.asha import Asha
 from hopyard.storage import LocalStore, MemoryStore
 
-root, chance, kills = Path(sys.argv[1]), random.Random(20), 25
+root, chance = Path(sys.argv[1]), random.Random(20)
+trials, kills, workers = map(int, sys.argv[2:])
 cloudpickle.register_pickle_by_value(sys.modules["__main__"])
 
 def asha():
-    return InVirtualTime(Asha(RandomPoints({"x": hp_uniform(0, 1)}, 1), 300, [1, 2, 4], 3, max_concurrent=16))
+    return InVirtualTime(Asha(RandomPoints({"x": hp_uniform(0, 1)}, 1), trials, [1, 2, 4], 3, max_concurrent=16))
 
 def deadly(fn, request, moment, marker):
     # The worker dies before it does the unit, or when it has done it and not yet said so.
@@ -45,7 +51,7 @@ class Work(conftest.Work):
 conftest.Work, deaths = Work, {}
 
 def run(store, backend, on_record=None):
-    game = conftest.Game(store, backend, 300, 2, make_searcher=asha, layout={"train": 2, "validate": 1})
+    game = conftest.Game(store, backend, trials, 2, make_searcher=asha, layout={"train": 2, "validate": 1})
     game.on_record = on_record
     state = game.play()
     assert broken_rules(game.records()) == []
@@ -75,7 +81,7 @@ def undisturbed():
 
 assert in_child(undisturbed) == 0
 expected, units = pickle.loads((root / "expected").read_bytes())
-deaths = {unit: chance.choice(["before", "after"]) for unit in chance.sample(units, 45)}
+deaths = {unit: chance.choice(["before", "after"]) for unit in chance.sample(units, workers)}
 
 def drive(backend, number=None):
     with backend:
@@ -94,10 +100,10 @@ print(len(units), kills, lost)
 """
 
 
-def test_300_trials_killed_at_50_moments_come_to_the_same_leaderboard(tmp_path: Path) -> None:
+def test_trials_killed_at_many_moments_come_to_the_same_leaderboard(tmp_path: Path) -> None:
     here = Path(__file__).parents[1] / "hopper"
     runs = subprocess.run(
-        [sys.executable, "-c", RUNS, str(tmp_path)],
+        [sys.executable, "-c", RUNS, str(tmp_path), *map(str, (TRIALS, DRIVERS, WORKERS))],
         cwd=here,
         capture_output=True,
         text=True,
@@ -106,5 +112,6 @@ def test_300_trials_killed_at_50_moments_come_to_the_same_leaderboard(tmp_path: 
     )
     assert runs.returncode == 0, runs.stderr
     units, drivers, workers = map(int, runs.stdout.split())
-    assert units > 800
-    assert drivers + workers >= 50
+    assert units > 2.5 * TRIALS
+    assert drivers == DRIVERS
+    assert drivers + workers >= 2 * DRIVERS

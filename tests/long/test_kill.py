@@ -91,7 +91,7 @@ print(moment - 1)
 
 def test_a_driver_killed_at_any_write_goes_on_to_the_same_result(tmp_path: Path) -> None:
     """Walks through the writes of a run: data files, manifests, states, journal segments."""
-    at = json.dumps([1 + moment for moment in itertools.islice(moments("driver", quick=6, ci=3), 999)])
+    at = json.dumps([1 + moment for moment in itertools.islice(moments("driver", quick=6, ci=6), 999)])
     walk = subprocess.run(
         [sys.executable, "-c", WALK, str(tmp_path), at], capture_output=True, text=True, check=False
     )
@@ -197,7 +197,7 @@ def test_a_write_that_happened_without_an_answer_changes_no_result(
     monkeypatch.setattr("hopyard.storage.waiting._FIRST_WAIT", 0.02)
     monkeypatch.setattr("hopyard.hopper.hopper.Options.retry_seconds", 0.02)
     ended = 0
-    for moment in moments("unanswered", quick=8, ci=4):
+    for moment in moments("unanswered", quick=8, ci=8):
         store = FaultyStore(LocalStore(tmp_path / str(moment)), Fault("unanswered", at=1 + moment))
         try:
             run = search(store).fit(make_rows()).run

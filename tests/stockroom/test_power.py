@@ -191,13 +191,13 @@ def large(story: Story) -> None:
 
 
 STORIES: list[tuple[Callable[[Story], None], int, int, int]] = [
-    (commits, 400, 20, 500),
-    (branches, 300, 20, 500),
-    (garbage, 300, 15, 500),
-    (purges, 200, 10, 400),
-    (pushes, 300, 15, 400),
-    (pulls, 100, 10, 200),
-    (large, 20, 2, 30),
+    (commits, 400, 20, 150),
+    (branches, 300, 20, 150),
+    (garbage, 300, 15, 150),
+    (purges, 200, 10, 120),
+    (pushes, 300, 15, 120),
+    (pulls, 100, 10, 60),
+    (large, 20, 2, 10),
 ]
 """With the states of a moment that are tried, and how many of all are tried at the lower levels."""
 

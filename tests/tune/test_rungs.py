@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
+from tests.sampling import sample
 
 from hopyard.storage import MemoryStore
 from hopyard.tune import ASHA
 
+CASES = list(itertools.product(["unit", "epoch", 1e-9, 3600.0], [0.25, None]))
 
-@pytest.mark.parametrize("validation", [0.25, None])
-@pytest.mark.parametrize("every", ["unit", "epoch", 1e-9, 3600.0])
+
+@pytest.mark.parametrize(("every", "validation"), sample("rungs", CASES, quick=2, ci=3))
 def test_a_trial_that_asha_trains_to_the_end_is_what_random_search_makes_of_it(
-    validation: float | None, every: Any, search: Any, make_rows: Any
+    every: Any, validation: float | None, search: Any, make_rows: Any
 ) -> None:
     """The model has batch norm and dropout; rungs are after 1, 3 and 6 of 12 visits."""
     common = {"num_models": 6, "num_epochs": 4, "num_partitions": 3, "seed": 3, "keep": "all"}
