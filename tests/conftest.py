@@ -278,6 +278,11 @@ def spark_classes(
         "spark.sql.shuffle.partitions 4\n"
         "spark.ui.enabled false\n"
     )
+    if FORKS:
+        inherited = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
+        folders = os.pathsep.join(map(str, [DAEMON, *inherited]))
+        with file.open("a") as lines:
+            lines.write(f"spark.python.daemon.module spark_daemon\nspark.executorEnv.PYTHONPATH {folders}\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {file} pyspark-shell")
         patch.setenv("SPARK_LAUNCHER_OPTS", JVM_OPTIONS)
@@ -306,6 +311,8 @@ def spark_if_there(
         return
     if LEVEL != "quick" and not spark_classes.exists():  # which takes longer than one walk gains by it
         write_classes(spark_classes, tmp_path_factory.mktemp("spark-classes"))
+    if FORKS:
+        forked.connect()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark of pandas
         from pyspark.sql import SparkSession
@@ -314,13 +321,10 @@ def spark_if_there(
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         # Without it, executors leave theirs within PySpark's own folder.
         os.environ["SPARK_WORKER_DIR"] = str(tmp_path_factory.mktemp("executors"))
-        inherited = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
         session = (
             SparkSession.builder.master("local-cluster[2,1,1024]")
             .appName("hopyard-tests")
             .config("spark.scheduler.maxRegisteredResourcesWaitingTime", "200s")  # busy machines start slowly
-            .config("spark.python.daemon.module", "spark_daemon")
-            .config("spark.executorEnv.PYTHONPATH", os.pathsep.join(map(str, [DAEMON, *inherited])))
             .config("spark.local.dir", str(tmp_path_factory.mktemp("spark")))
             .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
             .getOrCreate()

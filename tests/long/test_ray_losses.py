@@ -15,7 +15,8 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from tests.forked import PARENT
+from tests import ancestors
+from tests.ancestors import keeper as actor
 
 from hopyard.backend import InlineBackend, RayBackend
 from hopyard.backend._ray_cluster import Actors
@@ -29,13 +30,9 @@ from hopyard.tune import GridSearch, hp_choice
 
 # Workers cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(ancestors)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ray.*:ResourceWarning")
-
-
-def actor() -> int:
-    """Process id of the actor that started this process, in which it has tasks run."""
-    return int(os.environ.get(PARENT, os.getppid()))
 
 
 def test_a_lost_actor_is_reported_with_its_reason_and_replaced(cluster: Any) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests import ancestors
+from tests.ancestors import executor
 
 from hopyard.data import prepare
 from hopyard.data.frames import spark_exchange
@@ -57,23 +59,18 @@ def test_a_task_that_fails_in_the_middle_has_its_rows_there_once(spark, tmp_path
     assert not list(tmp_path.rglob("*.arrow"))
 
 
-def executor(_):
-    """The process whose child, Python's daemon, has this one."""
-    status = Path(f"/proc/{os.getppid()}/stat").read_text()
-    return int(status.rpartition(")")[2].split()[1])
-
-
 @pytest.mark.parametrize("kind", [SpilledExchange, KeptExchange])
 def test_an_executor_that_dies_between_reading_and_writing_takes_no_row_along(
     spark, tmp_path, monkeypatch, kind
 ):
     import pyspark.cloudpickle
 
-    pyspark.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors cannot import this file
+    for module in (sys.modules[__name__], ancestors):  # executors cannot import these files
+        pyspark.cloudpickle.register_pickle_by_value(module)
     write, killed = kind.write, []
 
     def write_after_a_loss(self, writing, report):
-        killed.extend(spark.sparkContext.parallelize([0], 1).map(executor).collect())
+        killed.extend(spark.sparkContext.parallelize([0], 1).map(lambda _: executor()).collect())
         os.kill(killed[0], signal.SIGKILL)
         return write(self, writing, report)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
@@ -11,12 +12,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
+from tests import ancestors
+from tests.ancestors import executor, keeper
 
 from hopyard.backend import SparkBackend
 from hopyard.backend._spark_executors import Executor, assign, expected_executors, wait_for
 from hopyard.backend.testing import BackendSuite, result_of
 from hopyard.errors import UsageError, WorkerLostError, WorkerMismatchError
+
+cloudpickle.register_pickle_by_value(ancestors)
 
 SESSION = """
 import os, sys
@@ -129,13 +135,6 @@ def test_jobs_are_in_the_pool_of_the_thread_that_starts_the_backend(context: Any
 
 
 def test_a_worker_whose_executor_is_killed_moves_to_the_one_that_replaces_it(context: Any) -> None:
-    def executor() -> int:
-        """Its parent has Python's daemon, which has the Python that has this worker's process."""
-        pid = os.getppid()
-        for _ in range(2):
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        return pid
-
     with SparkBackend(num_workers=2) as backend:
         before, other = backend.place(0), backend.place(1)
         assert before.startswith("worker 0, executor ")
@@ -248,7 +247,9 @@ def test_an_executor_without_python_is_named(context: Any, monkeypatch: pytest.M
 
 # Sessions of other kinds
 
-LOCAL = """
+LOCAL = (
+    inspect.getsource(keeper)
+    + """
 from hopyard.errors import HopyardError
 context = SparkContext(master="local[2]", conf=conf)
 backend = SparkBackend()
@@ -256,7 +257,7 @@ print([backend.submit(worker, abs, -worker).result() for worker in range(backend
 print(backend)
 for call in (
     lambda: SparkBackend(num_workers=3),
-    lambda: backend.submit(0, lambda: os.kill(os.getppid(), 9) or __import__("signal").pause()).result(),
+    lambda: backend.submit(0, lambda: os.kill(keeper(), 9) or __import__("signal").pause()).result(),
     lambda: context.stop() or backend.submit(0, abs, 1).result(),
     lambda: SparkBackend(context),
 ):
@@ -265,6 +266,7 @@ for call in (
     except (HopyardError, OSError) as error:
         print(type(error).__name__, error)
 """
+)
 
 
 def test_in_local_mode_workers_are_slots_of_the_driver(context: Any) -> None:

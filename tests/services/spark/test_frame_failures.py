@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.forked import FRESH
 
 from hopyard.data import prepare
 from hopyard.data.frames.spark_failures import explained
@@ -34,7 +35,8 @@ def python(spark, tmp_path, monkeypatch):
     def use(*folders):
         script = tmp_path / "python"
         path = ":".join(map(str, folders))
-        script.write_text(f'#!/bin/sh\nPYTHONPATH="{path}:$PYTHONPATH" exec "{sys.executable}" -S "$@"\n')
+        paths = f'PYTHONPATH="{path}:$PYTHONPATH" {FRESH}=1'
+        script.write_text(f'#!/bin/sh\n{paths} exec "{sys.executable}" -S "$@"\n')
         script.chmod(0o755)
         monkeypatch.setattr(spark.sparkContext, "pythonExec", str(script))
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from tests import ancestors
+from tests.ancestors import executor, keeper
 
 from hopyard.backend import SparkBackend, remote
 from hopyard.backend._process import import_path
@@ -21,17 +25,11 @@ from hopyard.hopper.journal import read_records
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+cloudpickle.register_pickle_by_value(ancestors)
 
 
-def deadly_estimator(folder: Path, generation: int) -> Any:
-    """Of models as in conftest.py, one of which once kills an ancestor of its worker's process in the middle of a unit.
-
-    Args:
-        generation: 1: the executor's Python, which keeps the process; 3: the executor, parent of Python's daemon.
-    """
+def deadly_estimator(folder: Path, victim: Callable[[], int]) -> Any:
+    """Of models as in conftest.py, one of which once kills what its worker comes from in the middle of a unit."""
 
     def estimator(params: dict[str, Any]) -> TorchEstimator:
         def transform(batch: Any, rng: Any) -> Any:
@@ -40,10 +38,7 @@ def deadly_estimator(folder: Path, generation: int) -> Any:
                     (folder / "killed").touch(exist_ok=False)
                 except FileExistsError:
                     return batch
-                pid = os.getpid()
-                for _ in range(generation):
-                    pid = parent_of(pid)
-                os.kill(pid, signal.SIGKILL)
+                os.kill(victim(), signal.SIGKILL)
                 signal.pause()
             return batch
 
@@ -66,23 +61,34 @@ def points() -> dict[str, np.ndarray[Any, Any]]:
 def undisturbed(search: Any, contents_of: Any, points: Any, tmp_path: Path) -> Any:
     (tmp_path / "inline").mkdir()
     (tmp_path / "inline" / "killed").touch()
-    gentle = deadly_estimator(tmp_path / "inline", 0)
+    gentle = deadly_estimator(tmp_path / "inline", keeper)
     return contents_of(search(LocalStore(tmp_path / "inline"), estimator_gen_fn=gentle).fit(points).run)
 
 
-@pytest.mark.parametrize("generation", [1, 3], ids=["python", "executor"])
+@pytest.mark.parametrize(
+    ("victim", "why"),
+    [(keeper, "Python worker exited unexpectedly"), (executor, "ExecutorLostFailure")],
+    ids=["python", "executor"],
+)
 def test_a_search_is_bitwise_equal_also_when_an_executor_dies_in_a_unit(
-    generation: int, spark: Any, search: Any, contents_of: Any, points: Any, undisturbed: Any, tmp_path: Path
+    victim: Any,
+    why: str,
+    spark: Any,
+    search: Any,
+    contents_of: Any,
+    points: Any,
+    undisturbed: Any,
+    tmp_path: Path,
 ) -> None:
     store = LocalStore(tmp_path / "store")
-    deadly = deadly_estimator(tmp_path / "store", generation)
+    deadly = deadly_estimator(tmp_path / "store", victim)
     model = search(store, SparkBackend(num_workers=2), estimator_gen_fn=deadly).fit(points)
     assert (tmp_path / "store" / "killed").exists()
     assert contents_of(model.run) == undisturbed
     assert model.run.broken_rules() == []
     (lost,) = [record for record in read_records(store.runs.at(model.run_id)) if record["r"] == "lost"]
     assert "was lost while it ran the task 'trial " in lost["why"]
-    assert ("Python worker exited unexpectedly", "ExecutorLostFailure")[generation == 3] in lost["why"]
+    assert why in lost["why"]
     labels = [description for description in descriptions(spark) if description.startswith("trial 2, ")]
     assert {label.rpartition(" on worker ")[0] for label in labels} >= {
         f"trial 2, epoch {epoch}, partition {partition} ({phase})"

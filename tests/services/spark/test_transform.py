@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+from tests.forked import FRESH
 from tests.tune import missing
 
 from hopyard.backend import InlineBackend
@@ -239,7 +240,8 @@ def test_an_executor_with_another_version_of_ours_says_so_when_rows_are_asked_fo
     (tmp_path / "hopyard").mkdir()
     (tmp_path / "hopyard" / "__init__.py").write_text('__version__ = "0.0.7"\n')
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
+    paths = f'PYTHONPATH="{tmp_path}:$PYTHONPATH" {FRESH}=1'
+    python.write_text(f'#!/bin/sh\n{paths} exec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
     found = model.set_output_columns(["score"]).transform(
