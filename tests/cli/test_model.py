@@ -197,6 +197,31 @@ def test_what_is_refused(typed: Typed, arguments: str, kind: type[Exception], te
     assert StockRoom().head == before
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("describe d", "digits"),
+        ("describe digits --version ", "2 1 production"),
+        ("describe digits --version p", "production"),
+        ("describe none --version ", ""),
+        ("list --at m", "main"),
+        ("register digits n", "net"),
+        ("renumber digits ", "2 1"),
+    ],
+)
+def test_a_shell_is_offered_models_and_versions(typed: Typed, words: str, offered: str) -> None:
+    typed("register", "digits", "net", "-l", "production")
+    typed("register", "digits", "net")
+    given = ["hopyard", "model", *words.split(" ")]
+    env = {
+        "_HOPYARD_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(given),
+        "COMP_CWORD": str(len(given) - 1),
+        "_TYPER_COMPLETE_ARGS": " ".join(given),
+    }
+    assert CliRunner().invoke(app, prog_name="hopyard", env=env).output.split() == offered.split()
+
+
 def test_what_is_staged_is_not_committed_along(typed: Typed) -> None:
     with StockRoom(enable_write=True) as stock:
         stock.experiment["x"] = 1

@@ -99,6 +99,11 @@ def complete_version(ctx: typer.Context, incomplete: str) -> list[str]:
     return _of_room(incomplete, versions)
 
 
+def complete_number(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Numbers of versions, as ``complete_version``, without labels."""
+    return [each for each in complete_version(ctx, incomplete) if each.isdecimal()]
+
+
 def complete_run(incomplete: str) -> list[str]:
     """Runs that begin so."""
     return _on_shelf("run", incomplete)

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from hopyard.cli.commands import Commands
-from hopyard.cli.completing import complete_registered, complete_revision, complete_version
+from hopyard.cli.completing import complete_number, complete_registered, complete_revision, complete_version
 from hopyard.cli.terminal import JsonOption, console, say, show_json
 from hopyard.errors import UsageError
 from hopyard.stockroom import StockRoom
@@ -156,7 +156,7 @@ def change(
 @app.command()
 def renumber(
     name: Name,
-    version: Annotated[int, typer.Argument(help="Its number now.")],
+    version: Annotated[int, typer.Argument(help="Its number now.", autocompletion=complete_number)],
     number: Annotated[int | None, typer.Argument(help="Above all others; none: the next one.")] = None,
     as_json: JsonOption = False,
 ) -> None:
