@@ -6,21 +6,47 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hopyard.experiment.checkpoints import Checkpoint as Checkpoint
+    from hopyard.experiment.checkpoints import download_checkpoint as download_checkpoint
+    from hopyard.experiment.checkpoints import list_checkpoints as list_checkpoints
     from hopyard.experiment.config import ExperimentConfig as ExperimentConfig
     from hopyard.experiment.config import complete as complete
     from hopyard.experiment.config import read_config as read_config
     from hopyard.experiment.config import schema as schema
     from hopyard.experiment.context import TrialContext as TrialContext
-    from hopyard.experiment.launching import create as create
+    from hopyard.experiment.conversion import convert as convert
+    from hopyard.experiment.experiments import ExperimentSummary as ExperimentSummary
+    from hopyard.experiment.experiments import create as create
+    from hopyard.experiment.experiments import delete as delete
+    from hopyard.experiment.experiments import fork as fork
+    from hopyard.experiment.experiments import list_experiments as list_experiments
+    from hopyard.experiment.experiments import open_experiment as open_experiment
+    from hopyard.experiment.experiments import resume as resume
+    from hopyard.experiment.function_trial import saved_state as saved_state
+    from hopyard.experiment.logs import LogLine as LogLine
+    from hopyard.experiment.logs import read_logs as read_logs
     from hopyard.experiment.torch_trial import TorchTrial as TorchTrial
 
 _MODULES = {
+    "Checkpoint": "checkpoints",
     "ExperimentConfig": "config",
+    "ExperimentSummary": "experiments",
+    "LogLine": "logs",
     "TorchTrial": "torch_trial",
     "TrialContext": "context",
     "complete": "config",
-    "create": "launching",
+    "convert": "conversion",
+    "create": "experiments",
+    "delete": "experiments",
+    "download_checkpoint": "checkpoints",
+    "fork": "experiments",
+    "list_checkpoints": "checkpoints",
+    "list_experiments": "experiments",
+    "open_experiment": "experiments",
     "read_config": "config",
+    "read_logs": "logs",
+    "resume": "experiments",
+    "saved_state": "function_trial",
     "schema": "config",
 }
 

@@ -163,8 +163,8 @@ def pack(directory: str | os.PathLike[str], store: Store) -> Definition:
             tar.addfile(_header(member), io.BytesIO(content))
             index.append(_indexed(member, content))
     name = digests.digest_json(index, _DOMAIN)
-    if not store.exists(_object(name)):
-        store.put_new(_object(name), archive.getbuffer())
+    if not store.exists(definition_object(name)):
+        store.put_new(definition_object(name), archive.getbuffer())
     return Definition(name, listed.files, listed.bytes)
 
 
@@ -188,14 +188,14 @@ def unpack(store: Store, digest: str, folder: Path) -> Path:
     target = folder / machine()
     if target.is_dir():
         return target
-    archive = get_whole(store, _object(digest))
+    archive = get_whole(store, definition_object(digest))
     with write_errors(target):
         files.make_directory(folder)
         sweep(str(folder))
         temporary = folder / temporary_name()
         files.new_directory(temporary)
         try:
-            _extract(archive, digest, temporary, f"{store.url}/{_object(digest)}")
+            _extract(archive, digest, temporary, f"{store.url}/{definition_object(digest)}")
             files.rename(temporary, target)
         except OSError:
             if not target.is_dir():  # no other process was faster
@@ -205,8 +205,21 @@ def unpack(store: Store, digest: str, folder: Path) -> Path:
     return target
 
 
-def _object(digest: str) -> str:
+def definition_object(digest: str) -> str:
+    """Name of the object that holds a definition."""
     return f"definition/{digest}.tar"
+
+
+def extract(store: Store, digest: str, folder: Path) -> None:
+    """Unpack a definition into a new directory.
+
+    Raises:
+        What ``unpack`` raises, and StorageError if the directory is there.
+    """
+    archive = get_whole(store, definition_object(digest))
+    with write_errors(folder):
+        files.new_directory(folder)
+        _extract(archive, digest, folder, f"{store.url}/{definition_object(digest)}")
 
 
 def _indexed(member: Member, content: bytes | memoryview) -> list[str | bool]:

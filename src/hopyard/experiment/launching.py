@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 from hopyard.backend import Backend, LocalBackend
@@ -15,8 +13,7 @@ from hopyard.backend.preflight import preflight
 from hopyard.data.base import Partitioned
 from hopyard.data.preparing.request import Watch
 from hopyard.errors import Evidence, StorageError, TrialError, UsageError, WorkerError
-from hopyard.experiment.config import ExperimentConfig, complete, read_config
-from hopyard.experiment.definition import pack
+from hopyard.experiment.config import ExperimentConfig
 from hopyard.experiment.hyperparameters import search_space
 from hopyard.experiment.lengths import Facts, OwnData, Stretch, Visits, visits_of
 from hopyard.experiment.logs import Recorder
@@ -104,42 +101,6 @@ class Length:
         return -(-self.total // self.partitions)
 
 
-def create(
-    config: ExperimentConfig | Mapping[str, Any] | str | os.PathLike[str],
-    directory: str | os.PathLike[str],
-    store: Store,
-    backend: Backend | None = None,
-    *,
-    test: bool = False,
-    fresh: bool = False,
-    progress: bool = True,
-) -> Run | None:
-    """Run an experiment, or go on with it where it stopped: the same configuration and code are the same experiment.
-
-    Args:
-        config: the configuration, its fields, or the path of its YAML file.
-        directory: the model definition directory.
-        store: keeps the definition, the run, and the states of its trials.
-        backend: runs the trials. None: processes on this machine, as many as ``resources.workers`` says.
-        test: run one batch of everything, and begin no experiment; returns None.
-        fresh: begin another experiment beside one with the same configuration and code.
-        progress: show progress.
-
-    Raises:
-        ConfigError: the configuration breaks rules; has all of them.
-        UsageError: the directory, the length or a bind mount breaks a rule. Nothing was begun.
-        TrialError: the trials cannot be built or trained, or all failed.
-        RunHeldError: another process drives this experiment.
-        Preempted: as ``Search.fit``.
-    """
-    if isinstance(config, str | os.PathLike):
-        config = read_config(Path(config))
-    elif not isinstance(config, ExperimentConfig):
-        config = complete(config)
-    definition = pack(directory, store).digest
-    return launch(config, definition, store, backend, test=test, fresh=fresh, progress=progress)
-
-
 def launch(
     config: ExperimentConfig,
     definition: str,
@@ -154,13 +115,24 @@ def launch(
     warm_start: WarmStart | None = None,
     observers: Sequence[Observer] = (),
 ) -> Run | None:
-    """Run an experiment whose model definition is in the store; the rest as ``create``.
+    """Run an experiment, or go on with it where it stopped.
 
     Args:
+        definition: digest of its model definition, which is in the store.
+        backend: runs the trials. None: processes on this machine, as many as ``resources.workers`` says.
+        test: run one batch of everything, and begin no experiment; returns None.
+        fresh: begin another experiment beside one with the same configuration and code.
+        progress: show progress, and what trials print.
         run_id: go on with this one, or begin one of this id. None: the one with this configuration and definition.
         take_over: also if another driver seems to hold it.
         warm_start: weights that all trials begin from.
         observers: see every record of the run.
+
+    Raises:
+        UsageError: the length or a bind mount breaks a rule. Nothing was begun.
+        TrialError: the trials cannot be built or trained, or all failed.
+        RunHeldError: another process drives this experiment.
+        Preempted: as ``Search.fit``.
     """
     if config.resources.slots_per_trial > 1:
         raise UsageError(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import re
 import sys
 import threading
@@ -31,8 +32,9 @@ from typing import Any, Self
 from hopyard.errors import NotFoundError, StorageError
 from hopyard.hopper.journal import holder
 from hopyard.hopper.state import JournalRecord, RunState
-from hopyard.storage import Store
+from hopyard.storage import Store, open_store
 from hopyard.tune.asking import WAIT
+from hopyard.tune.listing import find_run
 from hopyard.wording import describe_bytes
 
 FOLDER = "logs"
@@ -196,7 +198,8 @@ def _encoded(line: dict[str, Any]) -> bytes:
 
 
 def read_logs(
-    folder: Store,
+    store: Store | str | os.PathLike[str],
+    experiment: str,
     *,
     trial: int | None = None,
     since: datetime | None = None,
@@ -204,7 +207,7 @@ def read_logs(
     follow: bool = False,
     wait: Callable[[float], object] = WAIT,
 ) -> Iterator[LogLine]:
-    """The lines in a run's folder, in order.
+    """The lines that the trials of an experiment, or of another run, printed, in order.
 
     Args:
         trial: those of this trial only.
@@ -212,8 +215,23 @@ def read_logs(
         tail: only so many of the last ones; with ``follow``, before those to come.
         follow: go on, as lines come, until nobody drives the run.
         wait: waits for some seconds before the next look.
+
+    Raises:
+        NotFoundError: there is no such run; the message lists those there are.
     """
-    reader = _Reader(folder)
+    folder = find_run(open_store(store), experiment)
+    return _lines(_Reader(folder), folder, trial, since, tail, follow, wait)
+
+
+def _lines(
+    reader: _Reader,
+    folder: Store,
+    trial: int | None,
+    since: datetime | None,
+    tail: int | None,
+    follow: bool,
+    wait: Callable[[float], object],
+) -> Iterator[LogLine]:
 
     def wanted() -> Iterator[LogLine]:
         for line in reader.new():

@@ -34,6 +34,7 @@ from hopyard.storage.waiting import PASSING, wait_for_store
 
 __all__ = [
     "FOLDER",
+    "LEASE",
     "Journal",
     "JournalFollower",
     "Records",
@@ -43,7 +44,7 @@ __all__ = [
     "read_records",
 ]
 
-_LEASE = "lease"
+LEASE = "lease"
 _SPACE = "lease.space"  # there while the holder has space: to delete it takes none
 
 
@@ -85,7 +86,7 @@ def holder(store: Store) -> dict[str, Any] | None:
 
     ``is_full`` is True while the driver waits for its store: for space, or for an answer.
     """
-    held = holder_of(store, _LEASE)
+    held = holder_of(store, LEASE)
     if held is not None:
         held["is_full"] = store.size(_SPACE) is None
     return held
@@ -178,7 +179,7 @@ class Journal:
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._failed: BaseException | None = None
         self._segments = Segments(store)
-        self._lease = Lease(store, _LEASE, {"driver": self.driver, **_whereabouts(), "is_full": False})
+        self._lease = Lease(store, LEASE, {"driver": self.driver, **_whereabouts(), "is_full": False})
         self._lease.acquire(take_over=take_over)
         try:
             self.tell_full(False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ class RunSummary:
         metric: its evaluation metric, a key of histories.
         best: the best value so far, None without any.
         holder: who drives it now (``host``, ``pid``, ``since``), or None.
+        header: the first record of its journal.
     """
 
     run_id: str
@@ -37,6 +38,7 @@ class RunSummary:
     metric: str
     best: float | None
     holder: dict[str, Any] | None
+    header: JournalRecord
 
 
 def check_header(records: Sequence[JournalRecord], where: str) -> None:
@@ -67,18 +69,23 @@ def list_runs(store: Store) -> list[str]:
     return [name for name in runs.folders() if has_records(runs.at(name))]
 
 
-def find_run(store: Store, run_id: str) -> Store:
+def find_run(
+    store: Store, run_id: str, what: str = "run", list_known: Callable[[Store], list[str]] = list_runs
+) -> Store:
     """The folder of a run.
+
+    Args:
+        what, list_known: what it is called in messages, and those that there are.
 
     Raises:
         NotFoundError: there is no such run; the message lists those there are.
     """
     folder = store.runs.at(run_id)
     if not has_records(folder):
-        known = list_runs(store)
+        known = list_known(store)
         raise NotFoundError(
-            f"{store.url} holds no run {run_id!r}{nearest(run_id, known, '.')} "
-            f"The runs there are: {', '.join(known) if known else 'none'}."
+            f"{store.url} holds no {what} {run_id!r}{nearest(run_id, known, '.')} "
+            f"The {what}s there are: {', '.join(known) if known else 'none'}."
         )
     return folder
 
@@ -92,13 +99,13 @@ def summary(store: Store, run_id: str) -> RunSummary:
     metric = header["metric"]["key"]
     if last["r"] == "finish" and "trials" in last:  # version 0.1.0 did not say it
         return RunSummary(
-            run_id, last["status"], header["created"], last["trials"], metric, last["best"], held
+            run_id, last["status"], header["created"], last["trials"], metric, last["best"], held, header
         )
     state = read_state(read_records(folder))
     best = None if state.best is None else state.trials[state.best].best
     return RunSummary(
         run_id, status_of(state.finished, state.paused, held), header["created"], len(state.trials), metric,
-        best.value if best else None, held,
+        best.value if best else None, held, header,
     )  # fmt: skip
 
 

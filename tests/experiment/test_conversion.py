@@ -12,7 +12,7 @@ from tests.experiment.case_files import cases
 
 from hopyard.errors import ConfigError
 from hopyard.experiment.config import check_written, complete
-from hopyard.experiment.convert import convert
+from hopyard.experiment.conversion import convert
 from hopyard.experiment.determined import ADVICE
 from hopyard.experiment.yaml_text import read_yaml, write_yaml
 

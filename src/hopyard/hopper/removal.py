@@ -1,0 +1,37 @@
+"""Removal of a run from its store."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from hopyard.hopper.journal import FOLDER, LEASE
+from hopyard.objects import Lease
+from hopyard.storage import Store, files
+
+
+def remove_run(folder: Store) -> None:
+    """Delete all that is in a run's folder: states, programs, logs, and last its journal.
+
+    What is left if this is interrupted is still a run, whose journal lacks an end, or none; calling it again deletes
+    the rest. On a store without files, the object that says that nobody holds the run stays.
+
+    Raises:
+        RunHeldError: a driver holds the run. Nothing was deleted.
+    """
+    lease = Lease(folder, LEASE, {"is_full": False})
+    lease.acquire()
+    try:
+        names = {name for name in folder.names() if not name.startswith(f"{LEASE}.beats/")}
+        journal = {name for name in names if name.startswith(f"{FOLDER}/")}
+        locks = {LEASE, f"{LEASE}.lock", f"{LEASE}.space"} & names
+        for part in (names - journal - locks, journal, locks):
+            for name in sorted(part, reverse=True):  # of the journal the header, by which it is known, last
+                folder.delete(name)
+            folder.sync_deleted(part)
+        root = folder.path(LEASE)
+        for directory, _, _ in os.walk(root.parent, topdown=False) if root is not None else ():
+            with contextlib.suppress(OSError):  # another driver has begun a run there
+                files.remove_directory(directory)
+    finally:
+        lease.release()
