@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hopyard.experiment.experiments import open_experiment as open_experiment
     from hopyard.experiment.experiments import resume as resume
     from hopyard.experiment.function_trial import saved_state as saved_state
+    from hopyard.experiment.keras_trial import KerasTrial as KerasTrial
     from hopyard.experiment.logs import LogLine as LogLine
     from hopyard.experiment.logs import read_logs as read_logs
     from hopyard.experiment.torch_trial import TorchTrial as TorchTrial
@@ -32,6 +33,7 @@ _MODULES = {
     "ExperimentConfig": "config",
     "ExperimentSummary": "experiments",
     "LogLine": "logs",
+    "KerasTrial": "keras_trial",
     "TorchTrial": "torch_trial",
     "TrialContext": "context",
     "complete": "config",

@@ -30,6 +30,9 @@ from hopyard.storage import Store
 from hopyard.training.estimator import Estimator
 from hopyard.wording import nearest
 
+_OF_CLASSES = ("hopyard.experiment.torch_trial", "hopyard.experiment.keras_trial")
+"""Modules of the classes that trials extend; those of them are imported which the trial's code has imported."""
+
 _imported: set[str] = set()
 """Directories that this process has imported code of trials from."""
 
@@ -137,14 +140,21 @@ class TrialFunction:
                 from hopyard.experiment.function_trial import FunctionEstimator
 
                 return FunctionEstimator(found, context, surroundings, self.metric)
-            from hopyard.experiment import torch_trial
+            make: Callable[..., Any] = found
+            contracts = {base.__name__ for base in found.__mro__ if base.__module__ in _OF_CLASSES}
+            if "TorchTrial" in contracts:
+                from hopyard.experiment.torch_trial import TorchTrialEstimator
 
-            if issubclass(found, torch_trial.TorchTrial):
                 _check_whole(found, "TorchTrial")
-                return torch_trial.TorchTrialEstimator(found(context), surroundings, self.visits)
+                return TorchTrialEstimator(make(context), surroundings, self.visits)
+            if "KerasTrial" in contracts:
+                from hopyard.experiment.keras_trial import KerasTrialEstimator
+
+                _check_whole(found, "KerasTrial")
+                return KerasTrialEstimator(make(context), surroundings, self.visits)
             raise EstimatorError(
-                f"the entrypoint {self.entrypoint} is a class, but no TorchTrial. Write class {found.__name__}"
-                "(hopyard.experiment.TorchTrial), or name a function def main(context)."
+                f"the entrypoint {self.entrypoint} is a class, but neither a TorchTrial nor a KerasTrial. Write class "
+                f"{found.__name__}(hopyard.experiment.TorchTrial), or KerasTrial, or name a function def main(context)."
             )
 
     def _surroundings(self) -> Surroundings:

@@ -64,7 +64,7 @@ class KerasDataset(keras.utils.PyDataset):  # type: ignore[misc]
         max_queue_size: int = 10,
     ) -> None:
         super().__init__(workers=workers, use_multiprocessing=False, max_queue_size=max_queue_size)
-        self._loader = loader
+        self.loader: Loader = loader
         self._groups = [group for group in (inputs, labels, weights) if group is not None]
         self._lock = threading.Lock()
         self._stream: EpochStream | None = None
@@ -73,14 +73,14 @@ class KerasDataset(keras.utils.PyDataset):  # type: ignore[misc]
     def _begin(self) -> None:
         if self._stream is not None:
             self._stream.close()
-        epoch, steps = self._loader.steps()
+        epoch, steps = self.loader.steps()
         self._epoch, self._steps = epoch, tuple(steps)
         self._ended = False
-        self._stream = self._loader.stream(epoch)
+        self._stream = self.loader.stream(epoch)
 
     def __len__(self) -> int:
         """Batches of an epoch."""
-        return len(self._loader)
+        return len(self.loader)
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         """Batch ``index`` of the epoch.
@@ -91,6 +91,14 @@ class KerasDataset(keras.utils.PyDataset):  # type: ignore[misc]
         with self._lock:  # a stream belongs to one thread at a time
             batch = self._read(self._steps[index])
             self._ended |= index in (-1, len(self._steps) - 1)
+        return self.arguments(batch)
+
+    def arguments(self, batch: Mapping[str, Any]) -> tuple[Any, ...]:
+        """``(x, y)`` and so on of a batch of the loader.
+
+        Raises:
+            UnsupportedTypeError: a column holds lists of several lengths.
+        """
         if lists := [name for name, values in batch.items() if isinstance(values, Ragged)]:
             raise UnsupportedTypeError(
                 f"Column {lists[0]!r} holds lists of several lengths, but Keras takes arrays: prepare or open the data "
@@ -110,9 +118,7 @@ class KerasDataset(keras.utils.PyDataset):  # type: ignore[misc]
     def _read(self, step: BatchSpan) -> Any:
         assert self._stream is not None
         first, last = step
-        return self._loader.finished(
-            self._stream.batch(first, last, self._loader.buffers), self._epoch, first
-        )
+        return self.loader.finished(self._stream.batch(first, last, self.loader.buffers), self._epoch, first)
 
     def on_epoch_end(self) -> None:
         """Go on to the next epoch, if this one was read to its end or workers read ahead."""

@@ -50,6 +50,11 @@ class _Epochs:
         finally:
             del self._running[number]
 
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is of this epoch."""
+        with self._lock:
+            self._loader.set_epoch(epoch)
+
     def fetch(self, number: np.int64) -> list[Any]:
         """The next batch of an iteration: the arrays of its columns."""
         with self._lock:
@@ -99,7 +104,16 @@ def tf_dataset(loader: Loader, skip: int = 0) -> Any:
     batches = tf.data.Dataset.from_generator(epochs.iteration, output_signature=(number, number)).flat_map(
         batches_of
     )
+    batches._epochs_of_hopyard = epochs
     return batches if skip else batches.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def set_epoch(dataset: Any, epoch: int) -> None:
+    """The next iteration over a ``tf.data.Dataset`` is of this epoch, as far as it was made of :func:`tf_dataset`."""
+    if hasattr(dataset, "_epochs_of_hopyard"):
+        dataset._epochs_of_hopyard.set_epoch(epoch)
+    for part in dataset._inputs():
+        set_epoch(part, epoch)
 
 
 def _spec(loader: Loader) -> dict[str, Any]:

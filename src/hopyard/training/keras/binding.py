@@ -81,7 +81,7 @@ class Binding:
         weights = self._weights(batch, labels if weigh_classes else None)
         inputs = self.inputs(batch)
         if self._output_shapes is None:
-            self._output_shapes = _output_shapes(self._model, inputs)
+            self._output_shapes = shapes_of_outputs(self._model, inputs)
         if len(self._output_shapes) == len(labels):
             labels = [_shaped(*each) for each in zip(labels, self._output_shapes, strict=True)]
         packed = keras.tree.pack_sequence_as(self._label_form, labels)
@@ -147,7 +147,7 @@ def _numbers(batch: Mapping[str, Any], name: str, role: str) -> np.ndarray[Any, 
     return value.astype(np.float32) if value.dtype.kind == "f" and value.dtype != np.float32 else value
 
 
-def _output_shapes(model: keras.Model, inputs: Any) -> list[tuple[int | None, ...]]:
+def shapes_of_outputs(model: keras.Model, inputs: Any) -> list[tuple[int | None, ...]]:
     """The shapes of the model's outputs for such inputs; none if it cannot be called on them, which training says."""
     symbols = keras.tree.map_structure(
         lambda array: keras.KerasTensor(array.shape, keras.backend.standardize_dtype(array.dtype)), inputs

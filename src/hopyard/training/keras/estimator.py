@@ -112,8 +112,12 @@ class KerasEstimator(Estimator):
     def compiled_with(self) -> list[Any]:
         """Arguments that the model is compiled with besides its optimizer."""
         model = self.model
+        if self.optimizer is None:
+            config = dict(model._compile_config.config)
+            del config["optimizer"]
+            return [config, model.jit_compile, model.run_eagerly, self.custom_objects]
         return [
-            model.loss if self.loss is None else self.loss,
+            self.loss,
             self.metrics,
             self.loss_weights,
             self.weighted_metrics,

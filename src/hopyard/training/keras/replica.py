@@ -79,14 +79,7 @@ class KerasReplica(Replica):
         self.batch_size: int = estimator.batch_size
         self._model = estimator.compiled_model()
         claim(self._model)
-        self._binding = Binding(
-            self._model,
-            estimator.inputs,
-            context.feature_columns,
-            context.label_columns,
-            estimator.sample_weight_column,
-            estimator.class_weight,
-        )
+        self._binding = self._make_binding(context)
         self._callbacks = Callbacks(estimator.callbacks, self._model, context.num_epochs)
         self._params = context.params
         self._updated = 0  # epochs for which this model was updated
@@ -99,6 +92,17 @@ class KerasReplica(Replica):
         self._shares = False
         if all(layer.built for layer in self._model._flatten_layers()):
             self._build(None)
+
+    def _make_binding(self, context: Context) -> Binding:
+        given = self._estimator
+        return Binding(
+            self._model,
+            given.inputs,
+            context.feature_columns,
+            context.label_columns,
+            given.sample_weight_column,
+            given.class_weight,
+        )
 
     @property
     def module(self) -> Any:
@@ -121,7 +125,7 @@ class KerasReplica(Replica):
         self._names = names_of(compiled.weights), names_of(compiled.optimizer)
         self._shapes = [variable.shape for variable in compiled.variables]
         for tree in self._loaded:
-            self.load(tree)
+            self._take_over(tree, compiled)
         self._loaded.clear()
         return compiled
 
@@ -155,7 +159,7 @@ class KerasReplica(Replica):
                 compiled = self._ready(arguments)
                 check_validates(compiled.model)
                 compiled.run("test", [arguments])
-                check_answers(compiled.model, arguments[1], self._binding.output_shapes)
+                check_answers(compiled.model, _labels(arguments), self._binding.output_shapes)
                 check_thresholds(compiled.model)
                 check_functions(compiled.model, arguments)
                 check_additive(compiled.model, partial(compiled.run, "test"), arguments)
@@ -212,16 +216,23 @@ class KerasReplica(Replica):
                 f"The loss became {found['loss']} in {visit}; lower the "
                 "learning rate, set clipnorm of the optimizer, or look for values in the data that are not finite."
             )
-        rows = float(len(visit.rows))
+        rows = float(self._trained_rows(visit))
         return {name: [value * rows, rows] for name, value in found.items()}
 
+    def _trained_rows(self, visit: Visit) -> int:
+        """Rows of a visit that has just been trained."""
+        return len(visit.rows)
+
     def validate(self, visit: Visit) -> KerasMetricSet:
+        return self._measured(*self._opened(self._validation_batches(visit), weigh_classes=False))
+
+    def _validation_batches(self, visit: Visit) -> Iterable[Any]:
         given = self._estimator
         columns = self._binding.columns(every_feature=given.val_transform is not None)
         batches = visit.validation_batches(given.batch_size, columns, "numpy")
-        if given.val_transform is not None:
-            batches = transformed(batches, given.val_transform, visit, "val_transform")
-        return self._measured(*self._opened(batches, weigh_classes=False))
+        if given.val_transform is None:
+            return batches
+        return transformed(batches, given.val_transform, visit, "val_transform")
 
     def evaluate(self, batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         arguments = self._arguments(self._prepared(batches), weigh_classes=False)
@@ -239,7 +250,7 @@ class KerasReplica(Replica):
             return KerasMetricSet(compiled.model)
 
     def _opened(
-        self, batches: Iterable[Mapping[str, Any]], weigh_classes: bool = True
+        self, batches: Iterable[Any], weigh_classes: bool = True
     ) -> tuple[Iterable[tuple[Any, ...]], Compiled]:
         """The model's arguments for each batch, and the compiled model, which the first batch may have built."""
         arguments = self._arguments(batches, weigh_classes)
@@ -254,16 +265,14 @@ class KerasReplica(Replica):
             EstimatorError: they do not.
         """
         for arguments in batches:
-            check_answers(compiled.model, arguments[1], self._binding.output_shapes)
+            check_answers(compiled.model, _labels(arguments), self._binding.output_shapes)
             yield arguments
 
-    def _arguments(
-        self, batches: Iterable[Mapping[str, Any]], weigh_classes: bool = True
-    ) -> Iterator[tuple[Any, ...]]:
+    def _arguments(self, batches: Iterable[Any], weigh_classes: bool = True) -> Iterator[tuple[Any, ...]]:
         """The model's arguments. Classes weigh in training only, as in ``fit``; rows do in validation, too."""
         return (self._binding.arguments(batch, weigh_classes) for batch in batches)
 
-    def _training_batches(self, visit: Visit) -> Iterable[Mapping[str, Any]]:
+    def _training_batches(self, visit: Visit) -> Iterable[Any]:
         given = self._estimator
         columns = self._binding.columns(every_feature=given.transform is not None)
         batches = visit.training_batches(given.batch_size, columns, "numpy")
@@ -292,7 +301,10 @@ class KerasReplica(Replica):
     def load(self, tree: Mapping[str, Any]) -> None:
         if self._compiled is None:
             self._loaded.append(tree)
-            return
+        else:
+            self._take_over(tree, self._compiled)
+
+    def _take_over(self, tree: Mapping[str, Any], compiled: Compiled) -> None:
         weights, optimizer = self._names
         shapes = self._shapes
         # Training goes on from what was trained, where what is given out are averages.
@@ -301,9 +313,9 @@ class KerasReplica(Replica):
         if "optimizer" in tree:
             values += from_tree("optimizer", tree["optimizer"], optimizer, shapes[len(weights) :])
         else:
-            values += self._compiled.values(self._holder)[len(weights) :]
+            values += compiled.values(self._holder)[len(weights) :]
         self._callbacks.load(tree.get("callbacks", ()))
-        self._compiled.give(self._holder, values)
+        compiled.give(self._holder, values)
 
     def adopt(self, tree: Mapping[str, Any]) -> None:
         """Keep this optimizer's rates: its variables of that name, and the arguments of its constructor."""
@@ -384,6 +396,11 @@ class KerasReplica(Replica):
                 f"{path} does not do all that model.predict does; it leaves out val_transform= (its inputs are what "
                 "that gives). Do that to what it is given."
             )
+
+
+def _labels(arguments: tuple[Any, ...]) -> Any:
+    """The labels of a batch; none, if the model computes its loss without."""
+    return arguments[1] if len(arguments) > 1 else ()
 
 
 def _kind(values: Any) -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import keras
@@ -132,6 +134,21 @@ class _TensorFlow:
         if not self._deterministic:
             self._config.disable_op_determinism()
         self._context._seed, self._context._rng = self._generator
+
+
+@contextmanager
+def graphs_seeded(value: int) -> Iterator[None]:
+    """Let what is random in graphs of TensorFlow that are made meanwhile, as those of ``tf.data``, follow from
+    ``value``; afterwards seeds are given out as if none had been made."""
+    from tensorflow.python.eager import context
+
+    its: Any = context.context()
+    before = its._seed, getattr(its, "_rng", None)
+    its._seed, its._rng = value % 2**63, random.Random(value % 2**63)
+    try:
+        yield
+    finally:
+        its._seed, its._rng = before
 
 
 def open_session(threads: int) -> KerasSession:
