@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.experiment.conftest import FUNCTION, TRIAL
 from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.errors import TrialError, UsageError, WorkerMismatchError
 from hopyard.experiment import create
+from hopyard.experiment.mounts import Mount, start_with
 from hopyard.storage import LocalStore
 from hopyard.tune import Run, list_runs
 
@@ -241,3 +243,42 @@ def test_trials_that_fail_are_tried_again_as_often_as_the_configuration_says(
     assert (first.status, first.restarts) == ("failed", 2)
     assert (second.status, second.restarts) == ("completed", 0)
     assert (tmp_path / "tries").read_text() == "xxxx"
+
+
+OWN_TMP = """
+    import os, pathlib
+
+    def main(context):
+        folder = f"/tmp/hopyard-test-data-rank{context.distributed.get_rank()}"
+        os.makedirs(folder, exist_ok=True)
+        path = pathlib.Path(folder) / "data.csv"
+        found = path.exists()
+        path.write_text("x")
+        context.report(accuracy=float(found))
+"""
+
+
+def test_workers_whose_code_names_files_in_tmp_have_one_of_their_own(
+    definition: Definition, experiment: Experiment, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if start_with([Mount("/", "/mnt", read_only=True)]) == []:
+        pytest.skip("no mount namespace can be made here")
+    shared = Path("/tmp/hopyard-test-data-rank0")
+    assert not shared.exists()
+    for store in ("one", "two"):
+        run = experiment(definition(OWN_TMP), LocalBackend(num_workers=1), store, **FUNCTIONS)
+        assert [trial.history for trial in run.state.trials.values()] == [{"val_accuracy": [0.0]}]
+    assert not shared.exists()
+
+
+def test_where_no_private_tmp_can_be_made_a_warning_says_what_is_shared(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("hopyard.experiment.mounts._reason_against", lambda prefix: "Operation not permitted")
+    assert start_with([], ["model_def.py, line 5"]) == []
+    assert re.search(
+        r"^model_def\.py, line 5 of the model definition names files in /tmp, which all trials on .* share, as no "
+        r"private one can be made there: .*Operation not permitted.* Use context\.download\(\), .* or a relative path",
+        capfd.readouterr().err,
+    )

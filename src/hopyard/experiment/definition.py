@@ -205,6 +205,25 @@ def unpack(store: Store, digest: str, folder: Path) -> Path:
     return target
 
 
+def places_of(text: str, store: Store, digest: str) -> list[str]:
+    """Places where a text stands in the Python files of a definition, such as ``model_def.py, line 3``.
+
+    Raises:
+        NotFoundError: the store has no such definition.
+    """
+    found = []
+    with tarfile.open(fileobj=io.BytesIO(get_whole(store, definition_object(digest)))) as tar:
+        for header in tar:
+            content = tar.extractfile(header) if header.isreg() and header.name.endswith(".py") else None
+            lines = [] if content is None else content.read().split(b"\n")
+            found += [
+                f"{header.name}, line {number}"
+                for number, line in enumerate(lines, 1)
+                if text.encode() in line and not line.lstrip().startswith(b"#")
+            ]
+    return found
+
+
 def definition_object(digest: str) -> str:
     """Name of the object that holds a definition."""
     return f"definition/{digest}.tar"

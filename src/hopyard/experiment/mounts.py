@@ -20,15 +20,17 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hopyard.data.cache.node import cache_directory
 from hopyard.errors import UsageError
 from hopyard.experiment import namespace
 from hopyard.experiment.namespace import Plan
 from hopyard.storage.names import path_given
-from hopyard.wording import one_line
+from hopyard.wording import one_line, some_names
 
 _NOT_COVERED = ("/proc", "/sys", "/dev")
 
@@ -95,8 +97,12 @@ def command_prefix(mounts: Sequence[Mount]) -> list[str]:
     return prefix
 
 
-def start_with(mounts: Sequence[Mount]) -> list[str]:
+def start_with(mounts: Sequence[Mount], tmp: Sequence[str] = ()) -> list[str]:
     """``command_prefix`` of mounts that were all checked, those with plain access too; warnings are printed.
+
+    Args:
+        tmp: places in code that name files in ``/tmp``. Where a namespace can be made, the process has a ``/tmp`` of
+            its own then, beside what is in the machine's now; elsewhere a warning says that trials share these files.
 
     Raises:
         UsageError: as ``command_prefix``.
@@ -105,7 +111,23 @@ def start_with(mounts: Sequence[Mount]) -> list[str]:
     _raise_fatal(problems)
     for problem in problems:
         print(problem.message, file=sys.stderr)
+    if tmp:
+        try:
+            return command_prefix([*mounts, *private_tmp(_own_folder(), Path("/tmp").iterdir())])
+        except (UsageError, OSError) as error:
+            print(
+                f"{some_names(tmp)} of the model definition {'name' if len(tmp) > 1 else 'names'} files in /tmp, which "
+                f"all trials on {socket.gethostname()} share, as no private one can be made there: {error} Use "
+                "context.download(), which transfers a file once, or a relative path, which is each trial's own.",
+                file=sys.stderr,
+            )
     return [] if problems else command_prefix(mounts)
+
+
+def _own_folder() -> Path:
+    place = Path(f"{cache_directory()}-trials") / "tmp"
+    place.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(dir=place))
 
 
 def enter(mounts: Sequence[Mount]) -> bool:

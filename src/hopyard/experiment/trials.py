@@ -7,11 +7,14 @@ definition for that trial alone: it may write there without another trial's seei
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import inspect
+import itertools
 import os
 import sys
+import time
 import traceback
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -26,9 +29,12 @@ from hopyard.experiment.definition import unpack
 from hopyard.experiment.downloads import Downloads
 from hopyard.experiment.lengths import Facts, Visits
 from hopyard.experiment.secrets import resolve_secrets
-from hopyard.storage import Store
+from hopyard.storage import Store, files
 from hopyard.training.estimator import Estimator
 from hopyard.wording import nearest
+
+_KEPT_SECONDS = 7 * 86_400
+"""How long what trials wrote into their working directories stays, since a run was last on the machine."""
 
 _OF_CLASSES = ("hopyard.experiment.torch_trial", "hopyard.experiment.keras_trial")
 """Modules of the classes that trials extend; those of them are imported which the trial's code has imported."""
@@ -160,10 +166,23 @@ class TrialFunction:
     def _surroundings(self) -> Surroundings:
         """The surroundings of the trial, unpacked on this machine."""
         root = Path(f"{cache_directory()}-trials")
-        code = unpack(self.store, self.definition, root / "code" / self.definition)
+        _sweep_old(root)
         run = hashlib.blake2b(f"{self.definition}\n{self.run}".encode(), digest_size=16).hexdigest()
-        directory = unpack(self.store, self.definition, root / "runs" / run / f"{self.trial:05d}")
+        folders = root / "code" / self.definition, root / "runs" / run
+        code = unpack(self.store, self.definition, folders[0])
+        directory = unpack(self.store, self.definition, folders[1] / f"{self.trial:05d}")
+        for folder in folders:
+            os.utime(folder)
         return Surroundings(code, directory, resolve_secrets(dict(self.variables), "environment"))
+
+
+@functools.cache
+def _sweep_old(root: Path) -> None:
+    """Remove what trials left on this machine, of runs that have not been here for long."""
+    for folder in itertools.chain.from_iterable((root / part).glob("*") for part in ("code", "runs", "tmp")):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _KEPT_SECONDS:
+                files.remove_tree(folder)
 
 
 def _check_whole(found: type, contract: str) -> None:
