@@ -30,6 +30,7 @@ class Found:
     bytes_read: int = 0
     bytes_beside: int | None = None
     asks_epochs: tuple[str, ...] = ()
+    ended: tuple[bool, ...] = (False,)
 
 
 def nothing(unit: Unit) -> Found:
