@@ -2,6 +2,8 @@
 
 from tests.data.conftest import files_of as files_of
 from tests.data.conftest import make_dataset as make_dataset
+from tests.experiment.conftest import definition as definition
+from tests.experiment.conftest import experiment as experiment
 from tests.tune.conftest import contents_of as contents_of
 from tests.tune.conftest import local as local
 from tests.tune.conftest import local_of_three as local_of_three
