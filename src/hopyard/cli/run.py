@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -19,6 +19,7 @@ from hopyard.errors import StorageError
 from hopyard.hopper.history import Totals, committed_units, rules_broken_by, totals_of
 from hopyard.hopper.journal import holder, read_records
 from hopyard.hopper.state import TrialState
+from hopyard.storage import Store
 from hopyard.tune import Run, list_runs
 from hopyard.tune.asking import extension_waits
 from hopyard.tune.describing import (
@@ -82,15 +83,26 @@ def describe(
 ) -> None:
     """Show a run: leaderboard, schedule in numbers, failures, and whether the schedule kept its rules."""
     folder = find_run(open_existing(store), run_id)
-    held = holder(folder)  # before reading: what a driver writes is there before it lets go
-    records = list(read_records(folder))  # once: they may be many
-    run = Run(folder, run_id, records, held)
-    units = committed_units(records)
-    totals, broken = totals_of(units), rules_broken_by(units, run.state.layout)
+    run, totals, broken = looked_at(folder, run_id)
     if as_json:
         show_json(run_json(run, totals, broken, most))
         return
     _show_header(run)
+    show_trials(run, totals, broken, most)
+    say(_next_step(run, store, extension_waits(folder, run.state.controls)))
+
+
+def looked_at(folder: Store, run_id: str) -> tuple[Run, Totals, list[str]]:
+    """A run, its totals, and the rules that its schedule breaks."""
+    held = holder(folder)  # before reading: what a driver writes is there before it lets go
+    records = list(read_records(folder))  # once: they may be many
+    run = Run(folder, run_id, records, held)
+    units = committed_units(records)
+    return run, totals_of(units), rules_broken_by(units, run.state.layout)
+
+
+def show_trials(run: Run, totals: Totals, broken: Sequence[str], most: int | None) -> None:
+    """Show the leaderboard, the schedule in numbers, and all that went wrong."""
     console().print(leaderboard(run, most or _MOST))
     say(f"\n{_schedule_in_numbers(totals)}")
     for trial in run.failures():
@@ -100,7 +112,6 @@ def describe(
         say(f"broken: {rule}", style="red")
     if run.state.units and not broken:
         say("every trial visited every partition once an epoch, one unit at a time: yes")
-    say(_next_step(run, store, extension_waits(folder, run.state.controls)))
 
 
 def _show_header(run: Run) -> None:
@@ -112,7 +123,7 @@ def _show_header(run: Run) -> None:
     if trained_on is not None:
         say(f"trained on {trained_on}")
     length = describe_length(run.state) or "as long as the function runs"
-    say(f"{_counted(run)}, {length} over {counted(header['layout']['train'], 'partition')}\n")
+    say(f"{count_trials(run)}, {length} over {counted(header['layout']['train'], 'partition')}\n")
 
 
 def _next_step(run: Run, store: str, to_be_extended: bool) -> str:
@@ -128,12 +139,26 @@ def _next_step(run: Run, store: str, to_be_extended: bool) -> str:
 
 
 def _line(run: RunSummary) -> Sequence[str]:
-    status = run.status
-    if status in _DRIVEN and run.holder is not None:
-        status += f" ({run.holder.get('host', '?')}, pid {run.holder.get('pid', '?')})"
-    begun = datetime.datetime.fromtimestamp(run.created).strftime("%Y-%m-%d %H:%M")
     best = "" if run.best is None else f"{run.metric} {describe_number(run.best)}"
-    return run.run_id, status, begun, str(run.trials), best
+    return (
+        run.run_id,
+        describe_status(run.status, run.holder),
+        describe_begin(run.created),
+        str(run.trials),
+        best,
+    )
+
+
+def describe_status(status: str, holder: Mapping[str, Any] | None) -> str:
+    """A run's status, with who drives it, if anybody does."""
+    if status in _DRIVEN and holder is not None:
+        return f"{status} ({holder.get('host', '?')}, pid {holder.get('pid', '?')})"
+    return status
+
+
+def describe_begin(created: float) -> str:
+    """A time in seconds since 1970, by the clock on the wall."""
+    return datetime.datetime.fromtimestamp(created).strftime("%Y-%m-%d %H:%M")
 
 
 def _elsewhere(path: str) -> str:
@@ -178,7 +203,8 @@ def _cells(run: Run, trial: TrialState) -> Sequence[str]:
     return str(trial.number), value, epoch, f"{trial.seconds:.1f}"
 
 
-def _counted(run: Run) -> str:
+def count_trials(run: Run) -> str:
+    """``4 trials (3 completed, 1 failed)``."""
     counts = Counter(describe_state(run.state, trial) for trial in run.state.trials.values())
     states = ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
     return f"{counted(len(run.state.trials), 'trial')} ({states})"

@@ -90,6 +90,11 @@ def resume(
     """Continue a run: one that is paused goes on; else the command that began it is started again, where it was."""
     opened = open_existing(store)
     run = open_run(opened, run_id)
+    if "experiment" in run.state.header:  # whose configuration and code are in the store
+        from hopyard.cli.experiment_commands import resume as resume_experiment  # takes long to import
+
+        resume_experiment(run_id, store, take_over=take_over)
+        return
     if run.holder is not None and not take_over:
         if run.status != "paused":
             raise RunHeldError(

@@ -23,7 +23,7 @@ def summary_json(run_id: str, run: RunSummary | StorageError) -> dict[str, Any]:
     keys = ("begun", "num_trials", "metric", "best", "driver")
     if isinstance(run, StorageError):
         return {"run": run_id, "status": UNREADABLE, **dict.fromkeys(keys), "error": str(run)}
-    values = (_time(run.created), run.trials, run.metric, run.best, _driver(run.holder))
+    values = (time_json(run.created), run.trials, run.metric, run.best, driver_json(run.holder))
     return {"run": run_id, "status": run.status, **dict(zip(keys, values, strict=True)), "error": None}
 
 
@@ -33,10 +33,10 @@ def run_json(run: Run, totals: Totals, broken: Sequence[str], most: int | None =
     return {
         "run": run.run_id,
         "status": run.status,
-        "driver": _driver(run.holder),
+        "driver": driver_json(run.holder),
         "kind": run.settings["kind"],
         "seed": run.settings["seed"],
-        "begun": _time(header["created"]),
+        "begun": time_json(header["created"]),
         "search_space": run.settings["search_space"],
         "trained_on": (header.get("data") or {}).get("train"),
         "metric": state.metric.key,
@@ -145,9 +145,11 @@ class RunLines:
         show_json_line({"event": event, **values})
 
 
-def _driver(held: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def driver_json(held: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Who drives a run, or null."""
     return None if held is None else {"host": held.get("host"), "pid": held.get("pid")}
 
 
-def _time(seconds: float) -> datetime:
+def time_json(seconds: float) -> datetime:
+    """A time in seconds since 1970."""
     return datetime.fromtimestamp(seconds, UTC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ from rich.table import Table
 from hopyard.cli.run_json import compared_json
 from hopyard.cli.run_stores import RunId, StorePath, open_existing
 from hopyard.cli.terminal import JsonOption, console, say, show_json
-from hopyard.tune import open_run
+from hopyard.tune import Run, open_run
 from hopyard.tune.compare import compare
 from hopyard.tune.describing import describe_epochs, describe_number, describe_params
 
@@ -28,7 +29,12 @@ def compare_command(
 ) -> None:
     """Show runs side by side: what they came to, and the settings in which they differ."""
     opened = open_existing(store)
-    found = compare([open_run(opened, run_id) for run_id in run_ids]).to_dict("records")
+    show_compared([open_run(opened, run_id) for run_id in run_ids], as_json)
+
+
+def show_compared(runs: Sequence[Run], as_json: bool) -> None:
+    """Show runs side by side."""
+    found = compare(runs).to_dict("records")
     if as_json:
         show_json(compared_json(found))
         return

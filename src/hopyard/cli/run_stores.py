@@ -14,8 +14,11 @@ StorePath = Annotated[str, typer.Argument(help="The store: what LocalStore(...) 
 RunId = Annotated[str, typer.Argument(help="The run's id, as `hopyard run list` shows it.")]
 
 
-def open_existing(path: str) -> Store:
+def open_existing(path: str, advice: str = "Give the path that LocalStore(...) was given.") -> Store:
     """The store at ``path``, which must exist: looking at a store must not make one.
+
+    Args:
+        advice: what to do about a path where there is none.
 
     Raises:
         NotFoundError: there is no directory.
@@ -23,7 +26,7 @@ def open_existing(path: str) -> Store:
     store = open_store(path)
     if isinstance(store, LocalStore) and not Path(store.url).is_dir():
         problem = "is no directory" if Path(store.url).exists() else f"does not exist here ({Path.cwd()})"
-        raise NotFoundError(f"{path} {problem}. Give the path that LocalStore(...) was given.")
+        raise NotFoundError(f"{path} {problem}. {advice}")
     return store
 
 

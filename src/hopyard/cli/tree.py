@@ -20,6 +20,14 @@ class _Hopyard(Commands):
             "Estimate time, bytes moved and worker hours of a search; show what a searcher would do.",
         ),
         "version": None,
+        "experiment": (
+            "hopyard.cli.experiment:app",
+            "Run experiments that a YAML file describes, look at them, steer them, and continue them.",
+        ),
+        "create": (
+            "hopyard.cli.experiment_commands:create_app",
+            "Run an experiment: another name of `hopyard experiment create`.",
+        ),
         "run": ("hopyard.cli.run:app", "Look at runs, steer them, and continue them."),
         "data": ("hopyard.cli.data:app", "Look at datasets, prepare them, measure them."),
         "store": ("hopyard.cli.store:app", "Try stores, and measure them."),

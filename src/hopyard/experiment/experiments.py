@@ -193,13 +193,13 @@ def resume(
     if run.status in ENDED:
         return run
     if run.holder is not None and not take_over:
-        check_paused(run, opened)
+        check_paused(run)
         run.resume()
         return run
     return _driven(resumed(opened, run, backend, take_over=take_over), progress, detach)
 
 
-def check_paused(run: Run, store: Store) -> None:
+def check_paused(run: Run) -> None:
     """Raise RunHeldError if a run that another process drives is not paused."""
     held = run.holder
     if held is not None and run.status != "paused":

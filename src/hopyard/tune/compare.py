@@ -34,9 +34,10 @@ def compare(runs: Sequence[Run]) -> pd.DataFrame:
 
     if not runs:
         raise UsageError("compare was given no runs, but needs at least one. Write compare([run, other]).")
-    differing = _differing([run.settings for run in runs])
+    settings = [_flat(run.settings) for run in runs]
+    differing = _differing(settings)
     rows = []
-    for run in runs:
+    for run, own in zip(runs, settings, strict=True):
         state = run.state
         best = state.trials[state.best] if state.best is not None else None
         rows.append(
@@ -46,7 +47,7 @@ def compare(runs: Sequence[Run]) -> pd.DataFrame:
                 "status": run.status,
                 "data": run.settings["data"],
                 "metric": state.metric.key,
-                "settings": {name: _shown(run.settings[name]) for name in differing if name in run.settings},
+                "settings": {name: _shown(own[name]) for name in differing if name in own},
                 "trials": len(state.trials),
                 "epochs": sum(epochs_of(state, trial) for trial in state.trials.values()),
                 "best": best.best.value if best and best.best else float("nan"),
@@ -56,6 +57,21 @@ def compare(runs: Sequence[Run]) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings, with the fields of an experiment's configuration each by its path."""
+
+    def fields(value: Any, path: str) -> dict[str, Any]:
+        if not isinstance(value, dict) or not value:
+            return {path: value}
+        found: dict[str, Any] = {}
+        for name, part in value.items():
+            found |= fields(part, f"{path}.{name}" if path else name)
+        return found
+
+    others = {name: value for name, value in settings.items() if name != "experiment"}
+    return others | (fields(settings["experiment"], "") if "experiment" in settings else {})
 
 
 def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:

@@ -1,0 +1,95 @@
+"""Common part of the commands on experiments: their store and ids, and who drives them."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from hopyard.cli.run_stores import open_existing
+from hopyard.errors import HopyardError
+from hopyard.experiment.driver import BACKENDS
+from hopyard.experiment.experiments import experiment_ids
+from hopyard.storage import Store, open_store
+
+STORE_VARIABLE = "HOPYARD_STORE"
+DEFAULT_STORE = "experiments"
+
+
+def _complete_experiment(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Ids of experiments of the store that begin so."""
+    # An option that stands behind the id is not parsed by then.
+    store = ctx.params.get("store") or os.environ.get(STORE_VARIABLE) or DEFAULT_STORE
+    try:
+        known = experiment_ids(open_existing(store))
+    except HopyardError:
+        return []
+    return [name for name in known if name.startswith(incomplete)]
+
+
+def _complete_backend(incomplete: str) -> list[str]:
+    return [name for name in BACKENDS if name.startswith(incomplete)]
+
+
+StoreOption = Annotated[
+    str, typer.Option("--store", envvar=STORE_VARIABLE, help="The store of the experiments: a path or a URL.")
+]
+ExperimentId = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The experiment's id, as `hopyard experiment list` shows it.",
+        autocompletion=_complete_experiment,
+    ),
+]
+ExperimentIds = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="ID...", help="Ids of experiments, at least one.", autocompletion=_complete_experiment
+    ),
+]
+BackendOption = Annotated[
+    str | None,
+    typer.Option(
+        "--backend",
+        help="Where trials run: local, ray or spark. None: local; of one that goes on, where it ran last.",
+        autocompletion=_complete_backend,
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option("--workers", min=1, help="Units that run at once; none: as the configuration says."),
+]
+FollowOption = Annotated[
+    bool,
+    typer.Option(
+        "--follow/--detach",
+        "-f/-d",
+        help="Stay, and show it as it goes on; or return at once, and have a process in the background drive it.",
+    ),
+]
+OverridesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config", metavar="KEY=VALUE", help="Changes a field, as searcher.max_trials=4; may be repeated."
+    ),
+]
+
+
+def open_store_of(path: str, *, make: bool = False) -> Store:
+    """The store, which must exist, unless an experiment is to be begun in it.
+
+    Raises:
+        NotFoundError: it does not.
+    """
+    if make:
+        return open_store(path)
+    return open_existing(path, f"Give --store PATH, or set {STORE_VARIABLE}.")
+
+
+def option_of(store: str) -> str:
+    """The option that names the store in a command that is shown; empty where it need not be given."""
+    if store == (os.environ.get(STORE_VARIABLE) or DEFAULT_STORE):
+        return ""
+    return f" --store {store}"
