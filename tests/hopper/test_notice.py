@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -301,16 +302,25 @@ def test_what_is_said_is_what_was_noted_last() -> None:
     assert said == ["preempted by SIGUSR1 after 3 units."]
 
 
-def test_a_message_that_nobody_reads_any_more_does_not_change_the_status() -> None:
+@pytest.mark.parametrize("error", [BrokenPipeError, SystemExit(1)], ids=repr)
+def test_a_message_that_nobody_reads_any_more_does_not_change_the_status(
+    error: Any, game: Any, result_of: Any, tmp_path: Path
+) -> None:
     def closed(message: str) -> None:
-        raise BrokenPipeError
+        raise error
 
-    with preempted(announce=closed) as notice:
-        notice.check()
-        signal.raise_signal(signal.SIGTERM)
+    expected = result_of(game(MemoryStore(), InlineBackend()).play())
+    run = game(MemoryStore(), InlineBackend(), behaviour=In(tmp_path, [signal.SIGTERM]))
+    run.messages = types.SimpleNamespace(append=closed)
+    with preempted(announce=closed) as run.notice:
+        run.notice.check()
+        run.play()
+    assert finishes(run) == ["preempted"]
+    run.notice, run.messages = None, []
+    check_goes_on(run, expected, result_of)
 
 
-@pytest.mark.parametrize("ends", [None, KeyboardInterrupt])
+@pytest.mark.parametrize("ends", [None, KeyboardInterrupt, SystemExit(1)], ids=repr)
 def test_signals_do_not_disturb_who_cleans_up(ends: Any) -> None:
     cleaned = False
     with preempted(0.0) as notice:

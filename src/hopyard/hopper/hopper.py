@@ -16,7 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -38,7 +38,7 @@ from hopyard.errors import (
 from hopyard.hopper.control import Command, in_words, larger_budget
 from hopyard.hopper.decisions import Decisions
 from hopyard.hopper.journal import Journal
-from hopyard.hopper.notice import Notice
+from hopyard.hopper.notice import Notice, announce_if_heard
 from hopyard.hopper.orders import rotating_order
 from hopyard.hopper.retention import Retention, check_states_are_kept
 from hopyard.hopper.scheduler import Position, Scheduler, Start, Unit
@@ -275,11 +275,11 @@ class Hopper:
         self._stopping = PREEMPTED
         self._scheduler.pause()
         if self._scheduler.running:
-            with suppress(OSError):  # of a pipe whose reader ended by the same signal
-                self._announce(
-                    f"{self._notice.given}: no more units are begun; up to {self._notice.grace:g} seconds for the "
-                    f"{counted(self._scheduler.running, 'unit')} under way."
-                )
+            announce_if_heard(
+                self._announce,
+                f"{self._notice.given}: no more units are begun; up to {self._notice.grace:g} seconds for the "
+                f"{counted(self._scheduler.running, 'unit')} under way.",
+            )
 
     def _abandons(self) -> bool:
         """Whether the units under way had their time. Their workers end, so that they write nothing behind the run's

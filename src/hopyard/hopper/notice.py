@@ -8,7 +8,6 @@ none: they set attributes, put into a ``SimpleQueue``, which may be interrupted 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import signal
@@ -79,8 +78,7 @@ class Notice:
         if self.given is None:
             return
         told = self._exit()  # anew: what is to be said may have changed since one was raised
-        with contextlib.suppress(OSError):  # of a pipe whose reader ended by the same signal
-            self._announce(str(told))
+        announce_if_heard(self._announce, str(told))
         raise told from error
 
     def check(self) -> None:
@@ -157,10 +155,10 @@ class Notice:
             raise self._exit()
 
     def _is_ending(self) -> bool:
-        """Whether the main thread cleans up behind a Ctrl-C, or behind this very notice."""
+        """Whether the main thread cleans up behind a Ctrl-C or an exit, such as that of this very notice."""
         error = sys.exception()
         while error is not None and error is not self._outer:
-            if isinstance(error, KeyboardInterrupt | Preempted):
+            if isinstance(error, KeyboardInterrupt | SystemExit):
                 return True
             error = error.__context__
         return False
@@ -184,3 +182,14 @@ class Notice:
         except queue.Empty:
             return False
         return True
+
+
+def announce_if_heard(announce: Callable[[str], None], message: str) -> None:
+    """Announce what nobody may hear any more: the same signal may have ended what reads this process's output, for
+    which Rich raises SystemExit."""
+    try:
+        announce(message)
+    except Preempted:
+        raise
+    except (OSError, SystemExit):
+        return

@@ -425,7 +425,7 @@ class Launch:
             larger = {name: settings.get(name) for name in _EXTENDABLE}
             pending.append({"r": "extend", **larger, "settings": settings})
             self._progress.say(f"run {header['run_id']} is extended: {'; '.join(changes)}")
-        elif state.units and state.finished is None:
+        elif state.units and state.finished not in ENDED:
             self._progress.say(f"run {state.header['run_id']} goes on after {state.so_far}.")
         return state, decisions, pending
 
