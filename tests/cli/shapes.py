@@ -46,6 +46,7 @@ _NAMED_BY_USERS = {
     "params",
     "metrics",
     "settings",
+    "config",
     "search_space",
     "tags",
     "partitions",

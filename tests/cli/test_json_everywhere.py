@@ -12,6 +12,12 @@ from hopyard.cli import app
 
 ONLY_DO = {
     "demo": "it shows people what Hopyard is; `run describe --json` has its figures",
+    "experiment pause": "says what the driver answered",
+    "experiment stop": "says what the driver answered",
+    "experiment kill": "says what the driver answered",
+    "experiment delete": "says that it is done",
+    "experiment export": "writes a file that programs read",
+    "experiment schema": "prints JSON anyway",
     "run pause": "says what the driver answered",
     "run resume": "its output is that of the script that it starts",
     "run stop": "says what the driver answered",
