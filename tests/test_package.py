@@ -19,7 +19,7 @@ import pytest
 import hopyard
 import pages
 from hopyard import data, errors
-from hopyard.errors import MissingExtraError, UsageError
+from hopyard.errors import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "hopyard"
@@ -216,19 +216,19 @@ def test_a_missing_service_skips_at_home_and_fails_in_ci(
 @pytest.mark.parametrize(
     ("module", "name", "text"),
     [
-        ("hopyard.experiment", "TorchTrial", "hopyard.experiment.TorchTrial ... Searches in Python are in"),
-        ("hopyard.torch", "TorchTrial", "hopyard.experiment.TorchTrial ... What hopyard.torch has: TorchEst"),
+        ("hopyard.keras", "KerasTrial", "What hopyard.keras has: KerasEstimator, SparkEstimator."),
+        ("hopyard.torch", "TorchTrial", "What hopyard.torch has: TorchEstimator."),
     ],
 )
-def test_names_that_come_later_are_imported_and_say_so_when_they_are_used(
+def test_trial_classes_looked_for_elsewhere_are_imported_and_say_where_they_are_when_used(
     module: str, name: str, text: str
 ) -> None:
     scope: dict[str, Any] = {}
     exec(f"from {module} import {name}", scope)  # line one of a script, which may not use it
-    expected = re.escape(text.replace("...", "is not in this version of Hopyard; it comes with a later one."))
-    with pytest.raises(MissingExtraError, match=expected):
+    expected = re.escape(f"{name} is in hopyard.experiment: from hopyard.experiment import {name}. {text}")
+    with pytest.raises(UsageError, match=expected):
         scope[name]("prefix", train_path="elsewhere")
-    with pytest.raises(MissingExtraError, match=expected):
+    with pytest.raises(UsageError, match=expected):
         type("Own", (scope[name],), {})
 
 

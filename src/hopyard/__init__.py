@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hopyard.missing import name_of_later
+from hopyard.missing import name_of_elsewhere
 
 if TYPE_CHECKING:
     from hopyard.stockroom import StockRoom as StockRoom
@@ -30,7 +30,7 @@ if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is
     def __getattr__(name: str) -> Any:
         """Names whose modules are heavy, or need an extra, are imported when first asked for."""
         if name not in _ELSEWHERE:
-            return name_of_later(__name__, name, __all__)
+            return name_of_elsewhere(__name__, name, __all__)
         return getattr(import_module(_ELSEWHERE[name]), name)
 
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hopyard.errors import MissingExtraError
-from hopyard.missing import missing_extra, name_of_later
+from hopyard.missing import missing_extra, name_of_elsewhere
 from hopyard.training.keras.estimator import KerasEstimator
 
 _BACKENDS = ("tensorflow", "torch", "jax")
@@ -52,4 +52,4 @@ __all__ = ["KerasEstimator", "SparkEstimator"]
 
 
 def __getattr__(name: str) -> type:
-    return name_of_later(__name__, name, __all__)
+    return name_of_elsewhere(__name__, name, __all__)

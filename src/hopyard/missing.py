@@ -1,4 +1,4 @@
-"""Errors for names that are not here: of packages that are not installed, and of versions that are still to come."""
+"""Errors for names that are not here: of packages that are not installed, and of other modules."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
     )
 
 
-_LATER = {
-    "KerasTrial": "hopyard.experiment",
-    "TorchTrial": "hopyard.experiment",
-}
+_IN_EXPERIMENT = ("KerasTrial", "TorchTrial")
 
 CALLED_ELSEWHERE = {
     "TPESearch": "it is called HyperOpt here: from hopyard.tune import HyperOpt.",
@@ -33,22 +30,21 @@ CALLED_ELSEWHERE = {
 """Names of Cerebro that stand for something of another name here."""
 
 
-def name_of_later(module: str, name: str, names: Collection[str] = ()) -> type:
-    """A name of the documented interface that a later version brings, or one of Cerebro's: a class that can be
-    imported, and that says so when it is made or inherited from. Scripts may import what they do not use.
+def name_of_elsewhere(module: str, name: str, names: Collection[str] = ()) -> type:
+    """A trial class, looked for in the wrong module, or a name of Cerebro's: a class that can be imported, and that
+    says so when it is made or inherited from. Scripts may import what they do not use.
 
     Raises:
         AttributeError: neither has such a name.
     """
     if name in CALLED_ELSEWHERE and module in ("hopyard.tune", "hopyard.keras"):
         return _refusing(name, f"Cerebro has {name}; {CALLED_ELSEWHERE[name]}", UsageError)
-    if name not in _LATER:
+    if name not in _IN_EXPERIMENT:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    message = f"{_LATER[name]}.{name} is not in this version of Hopyard; it comes with a later one. " + (
-        f"What {module} has: {', '.join(names)}." if names else "Searches in Python are in hopyard.tune."
+    message = f"{name} is in hopyard.experiment: from hopyard.experiment import {name}. " + (
+        f"What {module} has: {', '.join(names)}." if names else ""
     )
-
-    return _refusing(name, message, MissingExtraError)
+    return _refusing(name, message.rstrip(), UsageError)
 
 
 def _refusing(name: str, message: str, error: type[HopyardError]) -> type:

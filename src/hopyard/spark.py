@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopyard.data.converter.converter import SparkDatasetConverter, register_delete_dir_handler
 from hopyard.data.converter.making import make_spark_converter
-from hopyard.missing import name_of_later
+from hopyard.missing import name_of_elsewhere
 
 __all__ = [
     "ModelStage",
@@ -26,7 +26,7 @@ else:
     def __getattr__(name: str) -> Any:
         """The stages need PySpark. Saved pipelines name them as they are called here."""
         if name not in _STAGES:
-            return name_of_later(__name__, name, __all__)
+            return name_of_elsewhere(__name__, name, __all__)
         from hopyard.tune import sparkml
 
         return getattr(sparkml, name)

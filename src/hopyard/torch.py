@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from hopyard.missing import missing_extra, name_of_later
+from hopyard.missing import missing_extra, name_of_elsewhere
 
 if find_spec("torch") is None:
     raise missing_extra("torch", "torch", "hopyard.torch")
@@ -15,4 +15,4 @@ __all__ = ["TorchEstimator"]
 
 
 def __getattr__(name: str) -> type:
-    return name_of_later(__name__, name, __all__)
+    return name_of_elsewhere(__name__, name, __all__)

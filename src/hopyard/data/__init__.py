@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hopyard.missing import name_of_later
+from hopyard.missing import name_of_elsewhere
 
 if TYPE_CHECKING:
     from hopyard.data.cache.listing import CacheListing, list_cache
@@ -104,7 +104,7 @@ if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is
     def __getattr__(name: str) -> Any:
         """Names are imported when first asked for: who reads a stockroom does not pay for reports and sources."""
         if name not in _ELSEWHERE:
-            return name_of_later(__name__, name, __all__)
+            return name_of_elsewhere(__name__, name, __all__)
         return getattr(import_module(f"{__name__}.{_ELSEWHERE[name]}"), name)
 
 

@@ -28,12 +28,36 @@ if TYPE_CHECKING:
     from hopyard.experiment.logs import read_logs as read_logs
     from hopyard.experiment.torch_trial import TorchTrial as TorchTrial
 
+__all__ = [
+    "Checkpoint",
+    "ExperimentConfig",
+    "ExperimentSummary",
+    "KerasTrial",
+    "LogLine",
+    "TorchTrial",
+    "TrialContext",
+    "complete",
+    "convert",
+    "create",
+    "delete",
+    "download_checkpoint",
+    "fork",
+    "list_checkpoints",
+    "list_experiments",
+    "open_experiment",
+    "read_config",
+    "read_logs",
+    "resume",
+    "saved_state",
+    "schema",
+]
+
 _MODULES = {
     "Checkpoint": "checkpoints",
     "ExperimentConfig": "config",
     "ExperimentSummary": "experiments",
-    "LogLine": "logs",
     "KerasTrial": "keras_trial",
+    "LogLine": "logs",
     "TorchTrial": "torch_trial",
     "TrialContext": "context",
     "complete": "config",
@@ -52,8 +76,6 @@ _MODULES = {
     "schema": "config",
 }
 
-__all__ = list(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
-
 
 if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is a mistake
 
@@ -64,3 +86,7 @@ if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is
                 f"module {__name__!r} has no attribute {name!r}; it has {', '.join(_MODULES)}"
             )
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

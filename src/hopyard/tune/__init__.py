@@ -1,6 +1,6 @@
 """Model selection: searches, search spaces, and their results."""
 
-from hopyard.missing import name_of_later
+from hopyard.missing import name_of_elsewhere
 from hopyard.search import (
     hp_choice,
     hp_int,
@@ -60,4 +60,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> type:
-    return name_of_later(__name__, name, __all__)
+    return name_of_elsewhere(__name__, name, __all__)
