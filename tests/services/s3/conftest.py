@@ -43,3 +43,14 @@ def bucket(gateway: Gateway) -> str:
 def s3_url(bucket: str) -> str:
     """A prefix in a new bucket: ``s3://bucket/some/prefix``."""
     return f"s3://{bucket}/some/prefix"
+
+
+@pytest.fixture
+def url(gateway_if_there: Gateway | None, request: pytest.FixtureRequest) -> str:
+    """A prefix in a new bucket of versitygw, or of moto where that is not set up."""
+    bucket = f"bucket-{uuid.uuid4().hex[:12]}"
+    if gateway_if_there is None:
+        request.getfixturevalue("s3").request("PUT", f"/{bucket}")
+    else:
+        request.getfixturevalue("gateway").make_bucket(bucket)
+    return f"s3://{bucket}/some/prefix"
