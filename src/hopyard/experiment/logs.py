@@ -152,7 +152,7 @@ class Recorder:
         """Write what is there, again and again, on the recorder's thread."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing.is_set() or (self._waiting and self._folder))
+                self._changed.wait_for(self._has_work)
                 closing = self._closing.is_set()
                 lines, folder = list(self._waiting), self._folder
                 self._waiting.clear()
@@ -161,6 +161,9 @@ class Recorder:
             if closing:
                 return
             self._closing.wait(self._every)
+
+    def _has_work(self) -> bool:
+        return self._closing.is_set() or bool(self._folder is not None and (self._waiting or self._failed))
 
     def _write_lines(self, folder: Store, lines: list[bytes], closing: bool) -> None:
         """Logs cost no training: while a store cannot be written, lines wait, and at the end are given up."""
@@ -184,6 +187,7 @@ class Recorder:
                         self._held -= size
             if closing:
                 folder.sync(self._written)
+            self._failed = False
         except StorageError as error:
             if not self._failed or closing:
                 _log.warning(f"what trials print is not kept for now; the experiment goes on. {error}")
