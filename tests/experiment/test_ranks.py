@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.nn.functional import cross_entropy, dropout
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -21,10 +23,10 @@ from hopyard.experiment import ranks
 from hopyard.experiment.context import Distributed, TrialContext
 from hopyard.experiment.downloads import Downloads
 from hopyard.experiment.function_trial import FunctionEstimator
-from hopyard.experiment.lengths import Stretch, Visits
+from hopyard.experiment.lengths import Facts, Stretch, Visits
 from hopyard.experiment.ranks import place, ranks_of, together, turns
 from hopyard.experiment.torch_trial import TorchTrial, TorchTrialEstimator
-from hopyard.experiment.trials import Surroundings
+from hopyard.experiment.trials import Surroundings, TrialEstimator
 from hopyard.training.estimator import Context, Estimator, OneBatch, Replica, Visit
 from hopyard.training.session import Session
 
@@ -51,7 +53,7 @@ def assert_ends(pid: int) -> None:
     except ProcessLookupError:
         return
     try:
-        poll = __import__("select").poll()
+        poll = select.poll()
         poll.register(descriptor)
         assert poll.poll(PATIENCE * 1000), f"process {pid} is left over"
     finally:
@@ -252,7 +254,7 @@ class Divided(Trial):
 
     def build_training_data_loader(self) -> Any:
         here = self.context.distributed
-        sampler = DistributedSampler(data(), here.size, here.rank, shuffle=False)
+        sampler: Any = DistributedSampler(data(), here.size, here.rank, shuffle=False)
         return DataLoader(data(), batch_size=4, sampler=sampler)
 
     def build_validation_data_loader(self) -> Any:
@@ -274,7 +276,7 @@ def test_ranks_train_on_all_that_a_divided_loader_gives_them(tmp_path: Path) -> 
             cross_entropy(model(x[rank::2][start : start + 4]), y[rank::2][start : start + 4])
             for rank in (0, 1)
         ]
-        (sum(parts) / 2).backward()  # type: ignore[union-attr, no-untyped-call]
+        (sum(parts) / 2).backward()  # type: ignore[union-attr]
         optimizer.step()
     for name, value in model.state_dict().items():
         torch.testing.assert_close(weights(replica)[name], value, rtol=0, atol=2e-6)
@@ -386,7 +388,7 @@ def test_code_of_a_trial_finds_its_rank_as_with_torchrun(
 
 
 def test_a_group_of_torch_distributed_that_is_there_is_refused(tmp_path: Path) -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         with pytest.raises(
             UsageError,
@@ -494,7 +496,7 @@ class Unbuildable(Trial):
 
 
 def test_a_trial_that_cannot_be_built_on_a_rank_is_its_error(tmp_path: Path) -> None:
-    with pytest.raises(EstimatorError, match=r"^no model here\. Build one\.$"):
+    with pytest.raises(EstimatorError, match=r"^no model here\. Build one\.\nTraceback on rank 1 \("):
         built(Unbuildable, tmp_path, 2)
 
 
@@ -514,6 +516,24 @@ def test_sparse_gradients_are_refused(tmp_path: Path) -> None:
         EstimatorError, match=r"gradient of shape \(10, 2\) is sparse, .* Leave out sparse=True"
     ):
         trained(built(Sparse, tmp_path, 2), 0, 1)
+
+
+class Another(TrialEstimator):
+    batch_size = 1
+
+    def replica(self, context: Context) -> Replica:
+        raise NotImplementedError
+
+    def facts(self) -> Facts:
+        raise NotImplementedError
+
+
+def test_a_trial_of_another_framework_is_refused() -> None:
+    with pytest.raises(
+        EstimatorError,
+        match=r"^Another is of a trial that trains in one process, but slots_per_trial is 2\. .* 1, or",
+    ):
+        together(lambda params: Another(), {}, 2)
 
 
 # Ends

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from hopyard.backend.base import Backend, check_worker, without_exit
-from hopyard.backend.surroundings import Prefix, checked_env, checked_words
+from hopyard.backend.surroundings import Prefix, checked_env, checked_words, variables_set
 from hopyard.checks import integer
 from hopyard.errors import Preempted, UsageError
 
@@ -78,21 +77,12 @@ class InlineBackend(Backend):
 
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
-        """The environment variables of tasks, for as long as one runs."""
+        """Have the environment variables of tasks, which other threads of the caller must not mix up."""
         if not self._env:
             yield
             return
-        with self._one_at_a_time:
-            before = {name: os.environ.get(name) for name in self._env}
-            os.environ.update(self._env)
-            try:
-                yield
-            finally:
-                for name, value in before.items():
-                    if value is not None:
-                        os.environ[name] = value
-                    else:
-                        os.environ.pop(name, None)
+        with self._one_at_a_time, variables_set(self._env):
+            yield
 
     def __repr__(self) -> str:
         return f"InlineBackend(threads_per_worker={self.threads_per_worker})"

@@ -7,7 +7,9 @@ long for it holds up no other worker, and a failure arrives as the worker's answ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -77,6 +79,21 @@ def checked_words(words: Any) -> list[str]:
             "as ['nice', '-n', '5'], or [] for none."
         )
     return listed
+
+
+@contextmanager
+def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Have environment variables in this process meanwhile, and afterwards those of before."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is not None:
+                os.environ[name] = value
+            else:
+                os.environ.pop(name, None)
 
 
 def _pickled(prefix: Prefix) -> bytes:

@@ -294,6 +294,7 @@ class TorchReplica(Replica):
 
     framework = "torch"
     module: torch.nn.Module  # with the trunk, if there is one; what is trained is the head
+    _pass: type[TrainingPass] = TrainingPass
     _trunk: Trunk | None = None
     _is_given_out = False
 
@@ -376,7 +377,7 @@ class TorchReplica(Replica):
         self._flags.apply()
         self._head.train()
         loss_before = self._loss_snapshot()
-        training = TrainingPass(
+        training = self._pass(
             self._forward,
             self._optimizer,
             self._scheduler if given.scheduler_interval == "step" else None,
