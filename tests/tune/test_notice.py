@@ -99,7 +99,7 @@ def started(folder: Path, **variables: str) -> subprocess.Popen[str]:
 def run(folder: Path, **variables: str) -> tuple[int, list[str], str]:
     """Status, lines of output, and errors of the script."""
     process = started(folder, **variables)
-    said, errors = process.communicate(timeout=120)
+    said, errors = process.communicate(timeout=600)
     return process.returncode, said.splitlines(), errors
 
 

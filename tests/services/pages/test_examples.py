@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import inspect
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -57,6 +58,54 @@ def test_the_script_for_slurm_runs_on_one_machine(
     assert done.returncode == 0, done.stderr
     assert "best: {'width':" in done.stdout
     assert "Traffic(hops=" in done.stdout
+
+
+STAND_INS = {
+    "srun": 'while [[ "$1" == --* ]]; do shift; done; exec "$@"',
+    "ray": 'if [ "$1" = start ]; then exec tail -f /dev/null; fi',
+    "python": 'if [ "$1" = -c ]; then echo 1; else exec "$PYTHON" "$@"; fi',
+    "scontrol": 'echo "$@" >> asked',
+}
+"""Slurm's and Ray's commands for a job on one machine, which has all its nodes at once."""
+
+ENDINGS = {
+    "told": (
+        "from hopyard.hopper.notice import Notice\nwith Notice() as notice:\n    notice.check()\n    wait()",
+        75,
+    ),
+    "done": ("pass", 0),
+    "failed": ("sys.exit(3)", 3),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_job_is_queued_again_if_its_script_was_told_to_end(ending: str, tmp_path: Path) -> None:
+    for name, text in STAND_INS.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    code, status = ENDINGS[ending]
+    head = (
+        "import sys, threading\ndef wait():\n    print('hopping', flush=True)\n    threading.Event().wait()\n"
+    )
+    (tmp_path / "search.py").write_text(head + code)
+    variables = {"SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_ID": "4711", "SLURM_NNODES": "1"}
+    variables |= {"SLURM_SUBMIT_DIR": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    job = subprocess.Popen(
+        ["bash", str(EXAMPLES / "slurm" / "search.sbatch")],
+        cwd=tmp_path, env={**os.environ, **variables, "PYTHON": sys.executable}, stdout=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        if ending == "told":
+            assert job.stdout is not None
+            assert job.stdout.readline() == "hopping\n"
+            job.send_signal(signal.SIGUSR1)  # as --signal=B:USR1@60 has it: to the shell alone
+        assert job.wait(timeout=120) == status
+    finally:
+        os.killpg(job.pid, signal.SIGKILL)  # as Slurm does with what a job leaves
+        job.communicate()
+    asked = tmp_path / "asked"
+    assert (asked.read_text() if asked.exists() else "") == ("requeue 4711\n" if ending == "told" else "")
 
 
 def test_ray_on_spark_is_called_as_ray_has_it(needs: Callable[[object, str], None]) -> None:
