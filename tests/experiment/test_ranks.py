@@ -6,6 +6,7 @@ import os
 import select
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from hopyard.backend import LocalBackend
 from hopyard.backend.testing import PATIENCE, error_of, result_of
+from hopyard.data import open_dataset, prepare
 from hopyard.errors import EstimatorError, UsageError, WorkerLostError
 from hopyard.experiment import ranks
 from hopyard.experiment.context import Distributed, TrialContext
@@ -27,6 +29,8 @@ from hopyard.experiment.lengths import Facts, Stretch, Visits
 from hopyard.experiment.ranks import place, ranks_of, together, turns
 from hopyard.experiment.torch_trial import TorchTrial, TorchTrialEstimator
 from hopyard.experiment.trials import Surroundings, TrialEstimator
+from hopyard.storage import LocalStore
+from hopyard.torch import TorchEstimator
 from hopyard.training.estimator import Context, Estimator, OneBatch, Replica, Visit
 from hopyard.training.session import Session
 
@@ -284,6 +288,56 @@ def test_ranks_train_on_all_that_a_divided_loader_gives_them(tmp_path: Path) -> 
     with torch.no_grad():
         expected = float(cross_entropy(model(x), y))
     assert validated(replica)["loss"] == pytest.approx(expected, abs=1e-6)
+
+
+class OverDataset(Trial):
+    """A trial over a dataset of Hopyard's, which visits its partitions."""
+
+    def build_model(self) -> torch.nn.Module:
+        return torch.nn.Linear(4, 2)
+
+    def build_training_data_loader(self) -> Any:
+        train = open_dataset(self.context.get_hparam("data"), "train")
+        return train.loader(8, shuffle=True, columns=["x", "y"], tail="join", output="torch")
+
+    def build_validation_data_loader(self) -> Any:
+        return open_dataset(self.context.get_hparam("data"), "val").loader(
+            16, columns=["x", "y"], output="torch"
+        )
+
+    def train_batch(self, batch: Any, model: torch.nn.Module) -> Any:
+        return {"loss": cross_entropy(model(batch["x"]), batch["y"].long())}
+
+    def evaluate_batch(self, batch: Any, model: torch.nn.Module) -> Mapping[str, Any]:
+        return self.train_batch(batch, model)  # type: ignore[no-any-return]
+
+
+def test_partitions_are_visited_on_all_ranks_as_with_accumulated_gradients(tmp_path: Path) -> None:
+    x, y = (values.numpy() for values in data(400).tensors)
+    store = LocalStore(tmp_path / "data")
+    prepare({"x": x, "y": y}, store, validation=0.25, feature_columns=["x"], label_columns=["y"])
+    partitions, validation = open_dataset(store, "train").partitions(3), open_dataset(store, "val")
+    with Session(1) as session:
+        session.seed(7, "init")
+        beside = TorchEstimator(
+            torch.nn.Linear(4, 2),
+            lambda model: torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1),
+            step=lambda model, batch: {"loss": cross_entropy(model(batch["x"]), batch["y"].long())},
+            batch_size=8,
+            accumulate=2,
+        ).replica(replace(CONTEXT, feature_columns=("x",), label_columns=("y",)))
+    replica = built(OverDataset, tmp_path, 2, {"data": store.url})
+    with Session(1):
+        for epoch in range(2):
+            for number, partition in enumerate(partitions):
+                visit = Visit(partition, 7, epoch, number)
+                sums, expected = replica.train(visit)["loss"], beside.train(visit)["loss"]
+                assert sums[1] == expected[1] == len(partition)
+                assert sums[0] == pytest.approx(expected[0], abs=1e-4)
+        for name, value in weights(beside).items():
+            torch.testing.assert_close(weights(replica)[name], value, rtol=0, atol=2e-6)
+        visit = Visit(validation, 7, 0, 0)
+        assert replica.validate(visit).compute() == pytest.approx(beside.validate(visit).compute(), abs=1e-6)
 
 
 class Dropping(Trial):
