@@ -1,5 +1,5 @@
 """The code of Determined's page "Accessing Data" in trials, as it stands on the page. What the tests add are imports,
-the helpers that the page leaves undefined, and ``__len__`` of its Sequence."""
+and the helpers that the page leaves undefined. Its Sequence is in ``tests/services/keras/test_keras_trial.py``."""
 
 from __future__ import annotations
 
@@ -38,19 +38,6 @@ def download_data_from_s3(self):
     if not os.path.exists(filepath):
         s3.download_file(s3_bucket, data_file, filepath)
     return download_directory
-"""
-STREAM = """
-import boto3
-
-class ObjectStorageSequence(tf.keras.utils.Sequence):
-
-    def __init__(self):
-        self.s3_client = boto3.client("s3")
-
-    def __getitem__(self, idx):
-        bucket, key = get_s3_loc_for_batch(idx)
-        blob_data = self.s3_client.get_object(Bucket=bucket, Key=key)["Body"].read()
-        return data_to_batch(blob_data)
 """
 MOUNTS = """
   - host_path: /mnt/data
@@ -100,40 +87,6 @@ class Trial(TorchTrial):
     def evaluate_batch(self, batch, model):
         return self.train_batch(batch, model)
 """
-KERAS_TRIAL = """
-import keras
-import numpy as np
-import tensorflow as tf
-
-from hopyard.experiment import KerasTrial
-
-{page}
-    def __len__(self):
-        return 6
-
-
-def get_s3_loc_for_batch(idx):
-    return {bucket!r}, f"train/{{idx}}"
-
-
-def data_to_batch(blob_data):
-    values = np.frombuffer(blob_data, np.float32).reshape(-1, 5)
-    return values[:, :4], values[:, 4:]
-
-
-class Trial(KerasTrial):
-    def build_model(self):
-        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1, use_bias=False)])
-        model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
-        return model
-
-    def build_training_data_loader(self):
-        return ObjectStorageSequence()
-
-    def build_validation_data_loader(self):
-        return ObjectStorageSequence()
-"""
-
 WEIGHTS = [1.0, -2.0, 3.0, 0.5]
 """By which all rows were made; only training on all of them finds these."""
 
@@ -211,15 +164,6 @@ def test_the_download_into_a_directory_with_the_rank(
     said = r"model_def\.py, line \d+ of the model definition names files in /tmp, which all trials on"
     warned = re.search(said, capfd.readouterr().err) is not None
     assert place_in_tmp.exists() == warned
-
-
-def test_the_sequence_that_streams_from_a_bucket_into_keras(url: str, tmp_path: Path) -> None:
-    bucket = url.split("/")[2]
-    store = open_store(f"s3://{bucket}/train")
-    for number, part in enumerate(np.split(rows().to_numpy(np.float32), 6)):
-        store.put(str(number), part.tobytes())
-    run = train(tmp_path, KERAS_TRIAL.format(page=STREAM, bucket=bucket))
-    assert weights_of(run) == pytest.approx(WEIGHTS, abs=1e-3)
 
 
 def test_the_bind_mount_below_its_field(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from hopyard.backend import Backend, InlineBackend, LocalBackend
-from hopyard.experiment import complete, create, read_config
-from hopyard.experiment.function_trial import saved_state
+from hopyard.experiment import complete, create, read_config, saved_state
 from hopyard.experiment.mounts import Mount, check
 from hopyard.objects import load_state
 from hopyard.storage import LocalStore
