@@ -12,6 +12,7 @@ Rules:
   accumulates over so many. The last step of a unit may lack batches; ranks without one add nothing, so that
   ``train_batch`` must not call ``torch.distributed`` itself. Where the loader gives each rank other batches
   (``is_divided``), each trains on all that it gets, and a step is the mean of the ranks.
+* **Functions.** A bare function reports on each rank, as often as on rank 0, whose reports and saved states count.
 * **State.** Rank 0's counts: before a unit the others get its buffers, and after it went elsewhere, all of its state.
   Weights need no transfer, since all ranks make the same steps.
 * **Random numbers.** All ranks build the trial with the same ones, and train with others each.
