@@ -1,6 +1,8 @@
 """Fixtures of the tests beside the package that tests of Keras use, too."""
 
 from tests.data.conftest import make_dataset as make_dataset
+from tests.experiment.conftest import definition as definition
+from tests.experiment.conftest import experiment as experiment
 from tests.training.conftest import _nothing_resident as _nothing_resident
 from tests.training.conftest import chain as chain
 from tests.training.conftest import data as data

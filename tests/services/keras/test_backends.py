@@ -13,9 +13,10 @@ import pytest
 
 # JAX compiles for every number of rows, which takes minutes in all.
 WHOLE = "keras_guide or traced or (added_losses and sample_weight and True) or ignored_class or functions"
+TRIALS = "(keras_trial and (anew or (interrupts and error) or (hops and keras_dataset)))"
 CHOSEN = {
-    "torch": f"onnx or (equals_fit and (sgd or two or custom or mixed)) or sharing or {WHOLE}",
-    "jax": f"(equals_fit and sgd) or {WHOLE}",
+    "torch": f"onnx or (equals_fit and (sgd or two or custom or mixed)) or sharing or {TRIALS} or {WHOLE}",
+    "jax": f"(equals_fit and sgd) or {TRIALS} or {WHOLE}",
 }
 
 
