@@ -319,3 +319,28 @@ def test_what_a_trial_class_does_wrong_is_named(
     assert change[0] in TRIAL
     with pytest.raises(TrialError, match=message):
         experiment(definition(TRIAL.replace(*change)))
+
+
+def test_two_processes_train_a_trial_as_one_that_takes_two_batches_a_step(
+    definition: Callable[..., Path], experiment: Callable[..., Run]
+) -> None:
+    code = TRIAL.replace(
+        "    def train_batch(self, batch, model):\n",
+        "    def train_batch(self, batch, model):\n"
+        "        place = self.context.distributed\n"
+        "        assert place.get_size() == 2 and place.get_rank() == place.get_local_rank()\n"
+        "        assert torch.distributed.get_rank() == place.get_rank()\n",
+        1,
+    )
+    fields: dict[str, Any] = {"searcher": SINGLE, "resources": {"slots_per_trial": 2}}
+    run = experiment(definition(code), LocalBackend(num_workers=1), **fields)
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    x, y = points(100, 1)
+    for first, last in [(0, 4), (4, 8), (8, 13)] * 2:  # batches of the units
+        for at in range(first, last, 2):
+            rows = slice(at * 8, min(at + 2, last) * 8)
+            optimizer.zero_grad()
+            cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+    assert_equal(run, model)

@@ -14,6 +14,7 @@ from hopyard.data.base import Partitioned
 from hopyard.data.preparing.request import Watch
 from hopyard.errors import Evidence, StorageError, TrialError, UsageError, WorkerError
 from hopyard.experiment.config import ExperimentConfig
+from hopyard.experiment.definition import places_of
 from hopyard.experiment.hyperparameters import search_space
 from hopyard.experiment.lengths import Facts, OwnData, Stretch, Visits, visits_of
 from hopyard.experiment.logs import Recorder
@@ -134,12 +135,8 @@ def launch(
         RunHeldError: another process drives this experiment.
         Preempted: as ``Search.fit``.
     """
-    if config.resources.slots_per_trial > 1:
-        raise UsageError(
-            f"resources.slots_per_trial is {config.resources.slots_per_trial}; this version trains a trial in one "
-            "process. Write slots_per_trial: 1."
-        )
-    backend = surrounded(backend or LocalBackend(config.resources.workers), config)
+    backend = backend or LocalBackend(config.resources.workers)
+    backend = surrounded(backend, config, places_of("/tmp/", store, definition) if backend.isolated else ())
     variables = config.environment.environment_variables
     function = TrialFunction(
         store=store,
@@ -149,6 +146,7 @@ def launch(
         has_hyperparameters=bool(config.hyperparameters),
         variables={name: value for name, value in variables.items() if "${secret:" in value},
         metric=config.searcher.metric,
+        slots=config.resources.slots_per_trial,
     )
     announce = ProgressDisplay(enabled=False).say
     recorder = Recorder(store.runs, echo=progress)
@@ -184,15 +182,19 @@ def launch(
         return search.run(notice)
 
 
-def surrounded(backend: Backend, config: ExperimentConfig) -> Backend:
+def surrounded(backend: Backend, config: ExperimentConfig, tmp: Sequence[str]) -> Backend:
     """A backend whose workers have the environment variables and the bind mounts of a configuration. The values of
-    secrets are not among them: each worker looks these up itself."""
+    secrets are not among them: each worker looks these up itself.
+
+    Args:
+        tmp: places in the code that name files in ``/tmp``; if there are any, each worker has one of its own.
+    """
     variables = config.environment.environment_variables
     plain = {name: value for name, value in variables.items() if "${secret:" not in value}
     mounts = [Mount(each.host_path, each.container_path, each.read_only) for each in config.bind_mounts]
-    if not plain and not mounts:
+    if not plain and not mounts and not tmp:
         return backend
-    return backend.surrounded(plain, partial(start_with, mounts) if mounts else None)
+    return backend.surrounded(plain, partial(start_with, mounts, tmp) if mounts or tmp else None)
 
 
 @contextmanager

@@ -110,8 +110,10 @@ class TrialFunction:
         has_hyperparameters: whether the configuration has any; without, points hold nothing of the trial's.
         variables: environment variables of its code, with references to secrets.
         metric: name of the metric that ranks trials.
+        slots: processes that train a trial together.
         visits: how a trial with its own loader is cut into visits; None before that is known.
-        trial, run: number of the trial, and URL of the run's folder.
+        trial: its number.
+        run: URL of the run's folder; empty: training is tried out; None: the trained model is used.
     """
 
     store: Store
@@ -121,14 +123,15 @@ class TrialFunction:
     has_hyperparameters: bool
     variables: Mapping[str, str] = field(default_factory=dict)
     metric: str = "loss"
+    slots: int = 1
     visits: Visits | None = None
     trial: int = 0
-    run: str = ""
+    run: str | None = ""
 
     def __hopyard_identity__(self) -> list[Any]:
         return [self.definition, self.entrypoint, dict(self.data), self.has_hyperparameters]
 
-    def of_trial(self, trial: int, run: str) -> TrialFunction:
+    def of_trial(self, trial: int, run: str | None) -> TrialFunction:
         """The function for this trial of the run that has this URL."""
         return TrialFunction(**{**self.__dict__, "trial": trial, "run": run})
 
@@ -138,10 +141,18 @@ class TrialFunction:
         Raises:
             EstimatorError: the entrypoint cannot be imported, or is no trial class or function.
         """
+        here = None
+        if self.slots > 1 and self.run is not None:
+            from hopyard.experiment.ranks import place, together
+
+            here = place()
+            if here.size == 1:  # not yet one of the ranks
+                return together(self, params, self.slots)
         surroundings = self._surroundings()
         with surroundings.entered():
             found = load_entrypoint(self.entrypoint, surroundings.code)
-            context = TrialContext(self.data, params if self.has_hyperparameters else {}, Downloads())
+            point = params if self.has_hyperparameters else {}
+            context = TrialContext(self.data, point, Downloads(), here)
             if not inspect.isclass(found):
                 from hopyard.experiment.function_trial import FunctionEstimator
 

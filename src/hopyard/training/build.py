@@ -26,7 +26,7 @@ def build_replica(
         EstimatorError: the estimator function returned something else, or its parts do not fit.
     """
     with Session(program.threads) as session:
-        return build_in_session(program, params, trial, session, device)
+        return build_in_session(program, params, trial, session, device, run=None)
 
 
 def build_in_session(
@@ -35,12 +35,12 @@ def build_in_session(
     trial: int,
     session: Session,
     device: str | None = None,
-    run: str = "",
+    run: str | None = "",
 ) -> Replica:
     """A new replica within a session. Initial weights derive from the run's seed and the trial's number.
 
     Args:
-        run: URL of the run's folder; empty outside of a run.
+        run: URL of the run's folder; empty where training is tried out; None: the model is used.
     """
     estimator = _call(program, params, trial, session, run)
     _say_whole_partitions(program, params, estimator)
@@ -83,10 +83,12 @@ def _say_whole_partitions(program: Program, params: dict[str, Any], estimator: E
 def build_estimator(program: Program, params: dict[str, Any], trial: int = 0) -> Estimator:
     """A trial's estimator, outside of units, as its function gives it."""
     with Session(program.threads) as session:
-        return _call(program, params, trial, session)
+        return _call(program, params, trial, session, run=None)
 
 
-def _call(program: Program, params: dict[str, Any], trial: int, session: Session, run: str = "") -> Estimator:
+def _call(
+    program: Program, params: dict[str, Any], trial: int, session: Session, run: str | None
+) -> Estimator:
     """Call the user's function under the trial's seed.
 
     A function that itself imports the framework for the first time drew its weights unseeded: it
