@@ -12,6 +12,7 @@ import pytest
 
 import pages
 from hopyard import StockRoom, errors
+from hopyard.experiment.determined import ADVICE
 from hopyard.keras import KerasEstimator
 from hopyard.lightning import LightningEstimator
 from hopyard.stockroom.experiments import RunView, StockRun
@@ -71,3 +72,10 @@ def test_every_argument_of_a_search_is_explained() -> None:
     assert [
         name for name in Common.__annotations__ if f"{name}=" not in text and f"`{name}`" not in text
     ] == []
+
+
+def test_every_field_of_determined_without_counterpart_is_on_its_page() -> None:
+    text = (DOCS / "determined.md").read_text()
+    sections = {field.split(".")[0] for field in ADVICE if "." in field}
+    fields = {field.rpartition(".")[2] for field in ADVICE} - sections
+    assert [field for field in sorted(fields) if not re.search(rf"\b{field}\b", text)] == []
