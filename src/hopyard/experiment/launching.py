@@ -135,7 +135,8 @@ def launch(
         RunHeldError: another process drives this experiment.
         Preempted: as ``Search.fit``.
     """
-    backend = backend or LocalBackend(config.resources.workers)
+    resources = config.resources
+    backend = backend or LocalBackend(resources.workers, gpus_per_worker=resources.slots_per_trial)
     backend = surrounded(backend, config, places_of("/tmp/", store, definition) if backend.isolated else ())
     variables = config.environment.environment_variables
     function = TrialFunction(
@@ -146,7 +147,7 @@ def launch(
         has_hyperparameters=bool(config.hyperparameters),
         variables={name: value for name, value in variables.items() if "${secret:" in value},
         metric=config.searcher.metric,
-        slots=config.resources.slots_per_trial,
+        slots=resources.slots_per_trial,
     )
     announce = ProgressDisplay(enabled=False).say
     recorder = Recorder(store.runs, echo=progress)
