@@ -15,6 +15,7 @@ import pytest
 from tests.sampling import sample
 
 from hopyard.errors import UsageError
+from hopyard.hopper.journal import read_records
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.tune import list_runs, open_run
 
@@ -33,9 +34,19 @@ TOLD = "told"
 # At the stage that STAGE names, a signal goes to the driver, once; or, if there is none, a line says that it is there.
 def tell(*stages):
     stage = os.environ.get("STAGE")
-    if stage in stages and not os.path.exists(TOLD):
-        Path(TOLD).touch()
-        if os.environ["SIGNAL"]:
+    if stage in stages:
+        try:
+            Path(TOLD).touch(exist_ok=False)
+        except FileExistsError:
+            return
+        if stage == "group":  # until the signal is here, too
+            reading, writing = os.pipe()
+            os.set_blocking(writing, False)
+            signal.set_wakeup_fd(writing)
+            print("waiting", flush=True)
+            os.read(reading, 1)
+            signal.set_wakeup_fd(-1)
+        elif os.environ["SIGNAL"]:
             os.kill(int(os.environ["DRIVER"]), int(os.environ["SIGNAL"]))
         else:
             print("waiting", flush=True)
@@ -53,7 +64,7 @@ class Rows:
 
 def seen(batch, rng):
     if os.path.exists("hopping-" + os.environ["DRIVER"]):  # not yet while one batch is checked
-        tell("unit", "long unit")
+        tell("unit", "long unit", "group")
     return batch
 
 def estimator(params):
@@ -93,6 +104,7 @@ def started(folder: Path, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "search.py"],
         cwd=folder, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=variables.get("STAGE") == "group",
     )  # fmt: skip
 
 
@@ -189,6 +201,27 @@ def test_a_run_that_is_resumed_by_the_command_ends_as_its_script_does(
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == undisturbed
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_workers_outlive_a_signal_to_the_whole_group_and_end_their_units(
+    number: int, undisturbed: str, tmp_path: Path
+) -> None:
+    with started(tmp_path, BACKEND="local", STAGE="group", SIGNAL="") as process:
+        assert process.stdout is not None
+        assert next(line for line in process.stdout if line.endswith("waiting\n"))
+        os.killpg(process.pid, number)
+        said, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (75, ""), said
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+    store = LocalStore(tmp_path / "store")
+    [run_id] = list_runs(store)
+    records = list(read_records(store.runs.at(run_id)))
+    assert {record["r"] for record in records} == {"run", "session", "trial", "unit", "finish"}
+    assert records[-1]["status"] == "preempted"
+    _, again, _ = run(tmp_path, BACKEND="inline")
+    assert again[-1] == undisturbed
 
 
 def test_a_reader_of_its_output_that_ends_first_does_not_change_how_it_ends(
