@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,21 +135,21 @@ def weights_of(run: Run) -> list[float]:
     return list(values.numpy().ravel())
 
 
-@pytest.fixture
-def place_in_tmp() -> Iterator[Path]:
-    """Where the page downloads to; it is the machine's own where the kernel lets users mount nothing."""
-    place = Path("/tmp/data-rank0")
-    if place.exists():
-        pytest.skip(f"{place} is somebody else's")
-    yield place
-    shutil.rmtree(place, ignore_errors=True)
-
-
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_the_download_into_a_directory_with_the_rank(
-    url: str, tmp_path: Path, place_in_tmp: Path, capfd: pytest.CaptureFixture[str]
+    ranks: int,
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv("HOPYARD_CACHE", str(tmp_path / "cache"))
+    in_tmp = [Path(f"/tmp/data-rank{rank}") for rank in range(ranks)]
+    if any(place.exists() for place in in_tmp):
+        pytest.skip(f"{in_tmp[0]} is somebody else's")
     bucket = url.split("/")[2]
-    open_store(f"s3://{bucket}").put("data.csv", rows().to_csv(index=False).encode())
+    data = rows().to_csv(index=False).encode()
+    open_store(f"s3://{bucket}").put("data.csv", data)
     init = """
     def __init__(self, context):
         self.context = context
@@ -158,12 +157,20 @@ def test_the_download_into_a_directory_with_the_rank(
     """
     loaders = LOADERS.format(df='pandas.read_csv(f"{self.download_directory}/data.csv")')
     run = train(
-        tmp_path, DOWNLOAD_IMPORTS + TRIAL + init + method(DOWNLOAD) + loaders, data={"bucket": bucket}
+        tmp_path,
+        DOWNLOAD_IMPORTS + TRIAL + init + method(DOWNLOAD) + loaders,
+        data={"bucket": bucket},
+        resources={"slots_per_trial": ranks},
     )
     assert weights_of(run) == pytest.approx(WEIGHTS, abs=1e-3)
     said = r"model_def\.py, line \d+ of the model definition names files in /tmp, which all trials on"
-    warned = re.search(said, capfd.readouterr().err) is not None
-    assert place_in_tmp.exists() == warned
+    if re.search(said, capfd.readouterr().err) is None:
+        assert not any(place.exists() for place in in_tmp)
+        [in_tmp] = [sorted(folder.iterdir()) for folder in (tmp_path / "cache-trials" / "tmp").iterdir()]
+    downloaded = [place / "data.csv" for place in in_tmp if place.name.startswith("data-rank")]
+    assert [file.read_bytes() for file in downloaded] == [data] * ranks
+    for file in downloaded:
+        shutil.rmtree(file.parent)
 
 
 def test_the_bind_mount_below_its_field(tmp_path: Path) -> None:
