@@ -12,7 +12,7 @@ from hopyard.backend import Backend, LocalBackend
 from hopyard.backend.preflight import preflight
 from hopyard.data.base import Partitioned
 from hopyard.data.preparing.request import Watch
-from hopyard.errors import Evidence, StorageError, TrialError, UsageError, WorkerError
+from hopyard.errors import Evidence, Preempted, StorageError, TrialError, UsageError, WorkerError
 from hopyard.experiment.config import ExperimentConfig
 from hopyard.experiment.definition import places_of
 from hopyard.experiment.hyperparameters import search_space
@@ -233,7 +233,7 @@ def look(function: TrialFunction, seed: int, params: dict[str, Any]) -> Facts | 
             estimator = function(params)
             assert isinstance(estimator, TrialEstimator)
             return estimator.facts()
-    except (StorageError, WorkerError):
+    except (StorageError, WorkerError, Preempted):
         raise
     except (Exception, SystemExit) as error:
         return gather(error, "build", None)
@@ -247,7 +247,7 @@ def first_report(function: TrialFunction, seed: int, params: dict[str, Any]) -> 
             replica = function(params).replica(None)  # type: ignore[arg-type]  # a function's looks at nothing
             replica.train(Visit(Stretch(0), seed, 0, 0))
             replica.state()
-    except (StorageError, WorkerError):
+    except (StorageError, WorkerError, Preempted):
         raise
     except (Exception, SystemExit) as error:
         return gather(error, "train", None)
