@@ -6,6 +6,7 @@ for every pass: it draws random numbers in TensorFlow, where they could not be p
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 import sys
@@ -29,6 +30,7 @@ from hopyard.experiment.own_loader import (
     loader_of,
     number_of_batches,
     one_pass,
+    rows_of,
 )
 from hopyard.objects import derive_seed
 from hopyard.training.keras.session import graphs_seeded
@@ -37,18 +39,19 @@ _EXAMPLE = "a keras.utils.PyDataset, a tf.data.Dataset, or context.dataset('trai
 
 
 class Built:
-    """The data loader that a method of a trial builds, and builds again, each time with the same random numbers.
-
-    Attributes:
-        loader: as it was built first.
-
-    Raises:
-        EstimatorError: it is no loader.
-    """
+    """The data loader that a method of a trial builds, and builds again, each time with the same random numbers."""
 
     def __init__(self, trial: Any, method: str, seed: int) -> None:
         self._trial, self._method, self._seed = trial, method, seed
-        self.loader = self.again()
+
+    @functools.cached_property
+    def loader(self) -> Any:
+        """The loader, built when it is first asked for.
+
+        Raises:
+            EstimatorError: it is no loader.
+        """
+        return self.again()
 
     def again(self) -> Any:
         """The loader, built anew."""
@@ -92,19 +95,24 @@ def is_tf_dataset(loader: Any) -> bool:
     return tensorflow is not None and isinstance(loader, tensorflow.data.Dataset)
 
 
-def rows_of_batches(loader: Any) -> int:
-    """Rows of a batch, as the loader says; 1 if it does not."""
-    if not is_tf_dataset(loader):
-        return batch_size_of(loader)
-    shape = keras.tree.flatten(loader.element_spec)[0].shape
-    return (shape[0] if shape.rank else None) or 1
+def rows_of_first_batch(loader: Any) -> int:
+    """Rows of a batch: as the loader says, or else of its first one."""
+    said = batch_size_of(loader)
+    if said > 1:
+        return said
+    with Generators(0).entered():
+        batches = first_batch(loader)
+    return max(
+        (rows_of(keras.tree.flatten(arguments_of(batch, "training")[0])) for batch in batches), default=1
+    )
 
 
-def own_loader(built: Built, visits: Visits) -> OwnLoader:
+def own_loader(built: Built, visits: Visits, batch_size: int) -> OwnLoader:
     """What reads a loader of the trial's own."""
     if isinstance(built.loader, keras.utils.PyDataset):
-        return _OwnSequence(built, visits)
-    return OwnLoader(_OfEachPass(built) if is_tf_dataset(built.loader) else built.loader, visits)
+        return _OwnSequence(built, visits, batch_size)
+    loader = _OfEachPass(built) if is_tf_dataset(built.loader) else built.loader
+    return OwnLoader(loader, visits, batch_size)
 
 
 def all_batches(loader: Any, seed: int) -> Iterator[Any]:
@@ -127,11 +135,6 @@ class _OfEachPass:
     def __init__(self, built: Built) -> None:
         self._built = built
         self._number = 0
-
-    @property
-    def batch_size(self) -> int:
-        """Rows of a batch; 1 if that is not fixed."""
-        return rows_of_batches(self._built.loader)
 
     def __len__(self) -> int:
         return len(self._built.loader)
@@ -158,8 +161,8 @@ class _OwnSequence(OwnLoader):
 
     loader: Any
 
-    def __init__(self, built: Built, visits: Visits) -> None:
-        super().__init__(built.loader, visits)
+    def __init__(self, built: Built, visits: Visits, batch_size: int) -> None:
+        super().__init__(built.loader, visits, batch_size)
         self._built = built
         self._pass, self._has_begun = 0, False  # of the dataset, which may change itself between passes
 

@@ -21,7 +21,7 @@ from hopyard.experiment.keras_loaders import (
     first_batch,
     hopyard_loader,
     own_loader,
-    rows_of_batches,
+    rows_of_first_batch,
 )
 from hopyard.experiment.lengths import Facts, Visits
 from hopyard.experiment.own_loader import OwnLoader, bytes_of, number_of_batches, partitioned, rows_of
@@ -73,16 +73,24 @@ class KerasTrialEstimator(KerasEstimator, TrialEstimator):
     Args:
         trial: the user's object.
         visits: how it is cut into visits, if it has its own loader.
+        trains: whether it will train. Else only the model is used, maybe where the data are not.
     """
 
-    def __init__(self, trial: KerasTrial, surroundings: Surroundings, visits: Visits | None) -> None:
-        self.trial, self.surroundings, self.visits = trial, surroundings, visits
+    def __init__(
+        self, trial: KerasTrial, surroundings: Surroundings, visits: Visits | None, trains: bool = True
+    ) -> None:
+        self.trial, self.surroundings, self.visits = trial, surroundings, visits if trains else None
         model = _compiled(trial, trial.build_model())
         self.training = Built(trial, "build_training_data_loader", random.getrandbits(63))
         self.validation = Built(trial, "build_validation_data_loader", random.getrandbits(63))
-        self.validation.check_ends()
-        loader = hopyard_loader(self.training.loader)
-        size = rows_of_batches(self.training.loader) if loader is None else loader.batch_size
+        size = 1
+        if trains:
+            loader = hopyard_loader(self.training.loader)
+            if loader is not None:
+                size = loader.batch_size
+            elif visits is None or visits.unit == "records":  # nobody else asks, and to look costs a batch
+                size = rows_of_first_batch(self.training.loader)
+            self.validation.check_ends()
         super().__init__(model, batch_size=size, callbacks=trial.keras_callbacks())
 
     def replica(self, context: Context) -> Replica:
@@ -105,7 +113,7 @@ class KerasTrialReplica(KerasReplica):
         self._rows = 0
         super().__init__(estimator, context)
         if estimator.visits is not None:
-            self._own = own_loader(estimator.training, estimator.visits)
+            self._own = own_loader(estimator.training, estimator.visits, estimator.batch_size)
 
     def _make_binding(self, context: Context) -> Binding:
         return _AsGiven(self._model)

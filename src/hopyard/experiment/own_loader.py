@@ -47,12 +47,13 @@ class OwnLoader:
     Args:
         loader: gives batches when it is iterated over, as often as one asks.
         visits: how the trial is cut into visits.
+        batch_size: rows of a batch.
     """
 
-    def __init__(self, loader: Iterable[Any], visits: Visits) -> None:
+    def __init__(self, loader: Iterable[Any], visits: Visits, batch_size: int) -> None:
         self.loader = loader
         self.place = Place()
-        self._visits = visits
+        self._visits, self._batch_size = visits, batch_size
         self._open: Iterator[Any] | None = None
 
     def go_to(self, place: Mapping[str, int]) -> None:
@@ -70,9 +71,8 @@ class OwnLoader:
         Raises:
             EstimatorError: a pass has no batches.
         """
-        count = self._visits.batches(
-            self.place.visits, number_of_batches(self.loader), batch_size_of(self.loader)
-        )
+        passes = number_of_batches(self.loader)
+        count = self._visits.batches(self.place.visits, passes, self._batch_size)
         yield from self._read(count, seed)
         self.place.visits += 1
 

@@ -82,15 +82,21 @@ class TorchTrialEstimator(TorchEstimator, TrialEstimator):
     Args:
         trial: the user's object.
         visits: how it is cut into visits, if it has its own loader.
+        trains: whether it will train. Else only the model is used, maybe where the data are not.
 
     A method ``build_lr_scheduler(optimizer)`` of the trial makes a scheduler, which steps after every batch.
     """
 
-    def __init__(self, trial: TorchTrial, surroundings: Surroundings, visits: Visits | None) -> None:
-        self.trial, self.surroundings, self.visits = trial, surroundings, visits
+    def __init__(
+        self, trial: TorchTrial, surroundings: Surroundings, visits: Visits | None, trains: bool = True
+    ) -> None:
+        self.trial, self.surroundings, self.visits = trial, surroundings, visits if trains else None
         model = _returned(trial, "build_model", trial.build_model(), torch.nn.Module)
-        self.training = loader_of(trial, "build_training_data_loader", _LOADERS)
-        self.validation = loader_of(trial, "build_validation_data_loader", _LOADERS)
+        self.training: Iterable[Any] = ()
+        self.validation: Iterable[Any] = ()
+        if trains:
+            self.training = loader_of(trial, "build_training_data_loader", _LOADERS)
+            self.validation = loader_of(trial, "build_validation_data_loader", _LOADERS)
         schedule = getattr(trial, "build_lr_scheduler", None)
         super().__init__(
             model,
@@ -119,7 +125,7 @@ class TorchTrialReplica(TorchReplica):
         self._own: OwnLoader | None = None
         super().__init__(estimator, context)
         if estimator.visits is not None:
-            self._own = OwnLoader(estimator.training, estimator.visits)
+            self._own = OwnLoader(estimator.training, estimator.visits, estimator.batch_size)
 
     def _make_forward(self, binding: Binding, device: torch.device) -> Forward:
         return _TrialForward(self._given, self._head, _AnyBatch(device), device)

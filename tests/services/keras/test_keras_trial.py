@@ -81,6 +81,15 @@ class Sequence(keras.utils.PyDataset):
 
 class Trial("""
 
+DECODE = """
+
+def decode(data):
+    values = np.frombuffer(data, np.float32).reshape(-1, 5)
+    return values[:, :4], values[:, 4].astype(np.int64)
+
+
+class Trial("""
+
 
 def sequence(training: str = "Sequence(self.context, cut(100, 1, 8))", validation: str = VALIDATION) -> str:
     """The trial with a PyDataset that notes which batches it was asked for."""
@@ -149,7 +158,7 @@ SINGLE = {"name": "single", "metric": "loss", "max_length": {"epochs": 2}}
 
 @pytest.mark.parametrize(
     ("length", "unit", "total"),
-    [({"epochs": 2}, 5, 26), ({"epochs": 1}, 100, 13), ({"batches": 17}, 5, 17), ({"records": 20}, 4, 20)],
+    [({"epochs": 2}, 5, 26), ({"epochs": 1}, 100, 13), ({"batches": 17}, 5, 17), ({"records": 100}, 4, 13)],
 )
 def test_any_iterable_of_batches_trains_as_train_on_batch_does(
     definition: Definition, experiment: Experiment, length: Any, unit: int, total: int
@@ -189,6 +198,16 @@ def test_sequences_with_workers_are_read_ahead_by_threads_in_order(
         definition(sequence(fetching.format("cut(100, 1, 8)"), f"return {fetching.format('cut(50, 2, 16)')}"))
     )
     assert outcome(run) == outcome(experiment(definition(sequence()), store="one"))
+
+
+def test_a_stream_of_objects_trains(definition: Definition, experiment: Experiment, tmp_path: Path) -> None:
+    for number, (x, y) in enumerate(cut()):
+        (tmp_path / f"{number:02d}.batch").write_bytes(np.column_stack([x, y]).astype(np.float32).tobytes())
+    code = TRIAL.replace("\nclass Trial(", DECODE, 1)
+    given = f'return self.context.stream("{tmp_path}/*.batch", decode).as_keras()'
+    run = experiment(definition(code.replace(TRAINING, given)), searcher=SINGLE)
+    same = experiment(definition(sequence()), store="same", searcher=SINGLE)
+    assert outcome(run)[1] == outcome(same)[1]
 
 
 def test_weights_of_rows_count(definition: Definition, experiment: Experiment) -> None:
