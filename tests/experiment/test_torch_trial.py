@@ -126,6 +126,22 @@ def test_each_pass_over_a_shuffled_loader_has_every_row_once_in_another_order(
     assert outcome(other) != outcome(first)
 
 
+NOISY = (
+    SHUFFLED.replace("TensorDataset(*points(100, 1))", "Noisy(*points(100, 1))")
+    .replace(
+        "\nclass Trial(",
+        """
+class Noisy(TensorDataset):
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x + 0.1 * torch.randn(4) + numpy.random.normal(0, 0.1), y
+
+
+class Trial(""",
+    )
+    .replace("import torch\n", "import numpy\nimport torch\n", 1)
+)
+
 STUMBLES = """
     def train_batch(self, batch, model):
         import pathlib
@@ -139,18 +155,23 @@ STUMBLES = """
 
 
 @pytest.mark.parametrize(
-    ("how", "backend"),
+    ("how", "backend", "trial"),
     [
-        ('raise ConnectionError("the server is gone")', InlineBackend),
-        ("import os; os.kill(os.getpid(), 9)", LocalBackend),
-        ("raise KeyboardInterrupt", InlineBackend),
+        ('raise ConnectionError("the server is gone")', InlineBackend, NOISY),
+        ("import os; os.kill(os.getpid(), 9)", LocalBackend, NOISY),
+        ("raise KeyboardInterrupt", InlineBackend, SHUFFLED),
     ],
     ids=["error", "worker killed", "driver interrupted"],
 )
 def test_whatever_interrupts_a_trial_it_goes_on_to_the_same_result(
-    how: str, backend: Any, definition: Callable[..., Path], experiment: Callable[..., Run], tmp_path: Path
+    how: str,
+    backend: Any,
+    trial: str,
+    definition: Callable[..., Path],
+    experiment: Callable[..., Run],
+    tmp_path: Path,
 ) -> None:
-    code = SHUFFLED.replace(
+    code = trial.replace(
         "    def train_batch(self, batch, model):\n        x, y = batch\n", STUMBLES.format(how=how)
     )
     assert how in code
@@ -164,8 +185,8 @@ def test_whatever_interrupts_a_trial_it_goes_on_to_the_same_result(
     run = experiment(folder, workers, **fields)
     assert (tmp_path / "mark").exists()
     assert outcome(run) == outcome(undisturbed)
-    (trial,) = run.state.trials.values()
-    assert trial.restarts == ("ConnectionError" in how)
+    (only,) = run.state.trials.values()
+    assert only.restarts == ("ConnectionError" in how)
 
 
 DATASET = (
