@@ -360,4 +360,4 @@ class Preempted(SystemExit):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.code = os.EX_TEMPFAIL
+        self.code: int = os.EX_TEMPFAIL

@@ -43,7 +43,10 @@ class FunctionEstimator(TrialEstimator):
         surroundings: Surroundings,
         metric: str,
     ) -> None:
-        self.function, self.context, self.surroundings, self.metric = function, context, surroundings, metric
+        self.function: Callable[[TrialContext], Any] = function
+        self.context: TrialContext = context
+        self.surroundings: Surroundings = surroundings
+        self.metric: str = metric
 
     def replica(self, context: Context) -> Replica:
         return FunctionReplica(self)
@@ -109,7 +112,7 @@ class FunctionReplica(Replica):
             values = running.go_on()
         saved = running.context.take_saved()
         if values is None:
-            self.has_ended = True
+            self.has_ended: bool = True
         else:
             self._values = values
         if saved is not None:
@@ -152,7 +155,8 @@ class FunctionReplica(Replica):
 
     def load(self, tree: Mapping[str, Any]) -> None:
         self._end_running()
-        self._running, self.has_ended = None, False
+        self._running = None
+        self.has_ended = False
         self._saved = tree["model"].get("saved")
         function = tree.get("function", {"reports": 0, "saved_after": 0, "values": {}})
         self._reports, self._saved_after = int(function["reports"]), int(function["saved_after"])

@@ -443,7 +443,7 @@ class TrialData(SearchData):
         val = cast(Partitioned, OwnData(known, 1, 0)) if facts.val is None else facts.val
         self._splits = Splits.of(train, val)
         self._known = facts.train is not None
-        self.given = (train, val)
+        self.given: tuple[Any, Any] = (train, val)
 
     @property
     def has_validation(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from hopyard.data.base import Partitioned
 from hopyard.data.schema import Schema
@@ -131,7 +131,7 @@ class OwnData:
     num_row_groups: int
     rows: int
 
-    schema = Schema(())
+    schema: ClassVar[Schema] = Schema(())
     policies = None
 
     def __len__(self) -> int:

@@ -94,8 +94,9 @@ class SharedEstimator(TrialEstimator):
     """Estimator of a trial that several processes train, on rank 0."""
 
     def __init__(self, own: TrialEstimator, shared: _Shared) -> None:
-        self.own, self._shared = own, shared
-        self.batch_size = own.batch_size
+        self.own: TrialEstimator = own
+        self._shared = shared
+        self.batch_size: int = own.batch_size
 
     def replica(self, context: Context) -> Replica:
         return self._shared.replica(self.own, context)
@@ -215,7 +216,7 @@ class _Shared:
         self._key = next(_keys)
         self._context: Context | None = None
         self._ranks: Ranks
-        self.others_lag = True
+        self.others_lag: bool = True
         """Whether the state of the other ranks is another one than that of rank 0."""
 
     def build(self) -> TrialEstimator:

@@ -59,7 +59,8 @@ class ModelVersion:
     ) -> None:
         self._view, self._record = view, record
         self._known = note
-        self.name, self.number = name, number
+        self.name: str = name
+        self.number: int = number
         self.path: str = path_of(name, number)
         self.digest: str = record.tree
         self.nbytes: int = record.nbytes
@@ -190,7 +191,8 @@ class RegisteredModel(Mapping[int, ModelVersion]):
     """The versions of a registered model by number, in order."""
 
     def __init__(self, view: View, name: str, numbers: list[int]) -> None:
-        self._view, self.name, self._numbers = view, name, numbers
+        self._view, self._numbers = view, numbers
+        self.name: str = name
 
     def __repr__(self) -> str:
         return one_line(f"<{self.name}: {_listed(self._numbers)}>")
