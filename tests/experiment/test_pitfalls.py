@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.conftest import S3Server
 from tests.experiment.conftest import TRIAL
 from tests.wire import Wire
@@ -149,6 +150,20 @@ def test_what_is_ignored_is_missing_in_a_test_as_it_is_in_the_experiment(
     run = create(complete(FUNCTION), folder, store, **options)
     assert run is not None
     assert [trial.history for trial in run.state.trials.values()] == [{"val_accuracy": [1.0]}]
+
+
+def test_a_model_is_used_where_its_data_are_not(
+    definition: Definition, experiment: Experiment, tmp_path: Path
+) -> None:
+    code = TRIAL.replace("def points(n, seed):", "def points(n, seed):\n    open(PLACE).close()").replace(
+        "\nclass Trial(", f"PLACE = {str(tmp_path / 'data')!r}\n\n\nclass Trial("
+    )
+    (tmp_path / "data").touch()
+    run = experiment(definition(code))
+    (tmp_path / "data").unlink()
+    assert run.best.torch()(torch.zeros(3, 4)).shape == (3, 2)
+    with pytest.raises(TrialError, match=r"FileNotFoundError.*data(.|\n)*in points"):
+        experiment(definition(code), seed=1)
 
 
 # Workers of data loaders

@@ -31,7 +31,7 @@ from hopyard.training.estimator import Context, OneBatch, Replica, Visit
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch.binding import Binding
 from hopyard.training.torch.estimator import TorchEstimator, TorchReplica
-from hopyard.training.torch.forward import BatchResult, Forward
+from hopyard.training.torch.forward import Forward
 from hopyard.training.torch.validation import measure
 
 _LOADERS = "a torch.utils.data.DataLoader, or context.dataset('train').loader(...)"
@@ -103,6 +103,7 @@ class TorchTrialEstimator(TorchEstimator, TrialEstimator):
             trial.build_optimizer,
             batch_size=batch_size_of(self.training),
             step=lambda model, batch: dict(_with_loss(trial, trial.train_batch(batch, model))),
+            validate_step=lambda model, batch: _numbers(trial, trial.evaluate_batch(batch, model)),
             scheduler=None if schedule is None else lambda optimizer, *_: schedule(optimizer),
         )
 
@@ -128,7 +129,8 @@ class TorchTrialReplica(TorchReplica):
             self._own = OwnLoader(estimator.training, estimator.visits, estimator.batch_size)
 
     def _make_forward(self, binding: Binding, device: torch.device) -> Forward:
-        return _TrialForward(self._given, self._head, _AnyBatch(device), device)
+        given = self._given
+        return Forward(self._head, _AnyBatch(device), None, given.step, given.validate_step, device, None)
 
     def _functions(self) -> dict[str, Any]:
         return {"trial": self._given.trial.train_batch}
@@ -212,25 +214,6 @@ class _AnyBatch(Binding):
         return rows_of(batch)
 
 
-class _TrialForward(Forward):
-    """The user's ``train_batch`` and ``evaluate_batch`` as a function of a placed batch."""
-
-    def __init__(
-        self, given: TorchTrialEstimator, module: torch.nn.Module, binding: Binding, device: torch.device
-    ) -> None:
-        super().__init__(module, binding, None, given.step, device, None)
-        self._trial = given.trial
-
-    def _run_step(self, batch: Any) -> BatchResult:
-        if self.module.training:
-            return super()._run_step(batch)
-        values = _numbers(self._trial, self._trial.evaluate_batch(batch, self.module))
-        loss = values.pop("loss", None)
-        if loss is None:
-            return BatchResult(torch.zeros(()), 0.0, None, None, values)
-        return BatchResult(torch.as_tensor(float(loss), dtype=torch.float64), None, None, None, values)
-
-
 def hopyard_loader(loader: Any) -> Loader | None:
     """The loader of a dataset of ours; None if the trial has its own."""
     found = loader.loader if isinstance(loader, TorchLoader) else loader
@@ -294,7 +277,7 @@ def _numbers(trial: TorchTrial, values: Any) -> dict[str, Any]:
                 f"{where} gave {shape} for {name!r}, but a metric is one number, the mean over the batch. Reduce it, "
                 "for example with .mean()."
             )
-    return dict(values)
+    return {**values, "loss": torch.as_tensor(float(values["loss"]))} if "loss" in values else dict(values)
 
 
 def _no_prediction(trial: TorchTrial) -> EstimatorError:

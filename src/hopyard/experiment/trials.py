@@ -163,12 +163,12 @@ class TrialFunction:
                 from hopyard.experiment.torch_trial import TorchTrialEstimator
 
                 _check_whole(found, "TorchTrial")
-                return TorchTrialEstimator(make(context), surroundings, self.visits)
+                return TorchTrialEstimator(make(context), surroundings, self.visits, self.run is not None)
             if "KerasTrial" in contracts:
                 from hopyard.experiment.keras_trial import KerasTrialEstimator
 
                 _check_whole(found, "KerasTrial")
-                return KerasTrialEstimator(make(context), surroundings, self.visits)
+                return KerasTrialEstimator(make(context), surroundings, self.visits, self.run is not None)
             raise EstimatorError(
                 f"the entrypoint {self.entrypoint} is a class, but neither a TorchTrial nor a KerasTrial. Write class "
                 f"{found.__name__}(hopyard.experiment.TorchTrial), or KerasTrial, or name a function def main(context)."
