@@ -33,6 +33,8 @@ from hopyard.wording import listed, nearest
 
 BACKENDS = ("local", "ray", "spark")
 _LAST_LINES = 20
+_started: list[subprocess.Popen[bytes]] = []
+"""Drivers that this process has started: whoever starts a process must hear of its end."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ class Driving:
             raise
         said = json.loads(line) if line else {}
         if "experiment" in said:
+            _started[:] = [each for each in _started if each.poll() is None] + [process]
             return Started(said["experiment"], said["length"], process.pid, log)
         raise _why(said, process.wait(), log)
 
