@@ -355,7 +355,7 @@ class ExperimentSearch(Search):
             evaluation_metric=config.searcher.metric,
             mode=config.mode,
             feature_columns=list(columns),
-            label_columns=list(columns[:1]),
+            label_columns=[],
             num_partitions=length.partitions,
             seed=config.seed,
             keep=checkpoints.keep,

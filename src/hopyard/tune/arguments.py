@@ -384,8 +384,10 @@ def _checked_options(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _column_names(name: str, value: Any) -> tuple[str, ...]:
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else ()
-    if not names or not all(isinstance(entry, str) for entry in names):
-        raise UsageError(f"{name}={value!r}, but it must be a list of column names, at least one.")
+    may_be_empty = name == "label_columns" and isinstance(value, Sequence)
+    if not (names or may_be_empty) or not all(isinstance(entry, str) for entry in names):
+        least = "" if name == "label_columns" else ", at least one"
+        raise UsageError(f"{name}={value!r}, but it must be a list of column names{least}.")
     twice = [entry for entry in dict.fromkeys(names) if names.count(entry) > 1]
     if twice:
         raise UsageError(f"{name} is {value!r}, which names {twice[0]!r} twice. Name each column once.")

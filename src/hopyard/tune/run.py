@@ -298,7 +298,7 @@ class Model:
     def __init__(self, info: ModelInfo, weights: Weights, run: Run | None = None) -> None:
         self.info = info
         self._weights, self._run = weights, run
-        self._output_columns = [f"{name}__output" for name in info.label_columns]
+        self._output_columns = [f"{name}__output" for name in info.label_columns] or ["output"]
         self._replica: Any = None
 
     def __repr__(self) -> str:

@@ -120,7 +120,7 @@ class Search(ABC):
         evaluation_metric: ranks epochs and trials; always that of validation. The best epoch counts.
         mode: ``"min"`` or ``"max"``; None: known metrics know theirs.
         feature_columns: columns that the model sees.
-        label_columns: columns that its outputs are compared with.
+        label_columns: columns that its outputs are compared with; ``[]`` where ``step=`` finds all in the features.
         validation: a share in (0, 1), the name of a bool or int column, or a second frame. None: no
             validation; trials are ranked by training.
         num_partitions: partitions that the models visit; None: by the data, never by workers: 1 for small data, at

@@ -385,7 +385,7 @@ class _Steps(Forward):
         labels: list[str],
         trainer: SearchTrainer,
     ) -> None:
-        super().__init__(module, binding, None, None, device, dtype)
+        super().__init__(module, binding, None, None, None, device, dtype)
         self._batch = batch
         self._labels = labels
         self._trainer = trainer

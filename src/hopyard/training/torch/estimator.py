@@ -85,7 +85,10 @@ class TorchEstimator(Estimator):
         accumulate: batches per step; their gradients are averaged by rows. Groups end with the partition.
         precision: ``"fp32"``; ``"bf16"`` or ``"fp16"`` run model and loss under autocast, fp16 with scaled losses.
         step: ``fn(model, batch)`` -> ``{"loss": ..., name: ...}`` replaces forward and loss; ``batch`` has all
-            feature and label columns. Values are means over the batch. ``metrics`` may then name values only.
+            feature and label columns. Values are means over the batch; with ``"weight"`` among them over so much, such
+            as the number of target tokens, by which epochs, validation and ``accumulate`` then average them. (Of a
+            batch of weight 0 the loss must be 0, too.) ``metrics`` may then name values only.
+        validate_step: the same for validation, where ``"loss"`` may be missing; None: ``step``.
         predict: ``fn(outputs)`` -> what ``predict`` and ``transform`` of the trained model give.
         trunk: a frozen module that gets what the model would get; the model gets its output: a tensor, a tuple of
             tensors (the model's arguments) or a dict of tensors (its keyword arguments). It is used in evaluation mode
@@ -119,6 +122,7 @@ class TorchEstimator(Estimator):
         accumulate: int = 1,
         precision: str = "fp32",
         step: Callable[[nn.Module, Batch], dict[str, Any]] | None = None,
+        validate_step: Callable[[nn.Module, Batch], dict[str, Any]] | None = None,
         predict: Callable[[Any], Any] | None = None,
         trunk: nn.Module | None = None,
         logits: bool | None = None,
@@ -140,6 +144,7 @@ class TorchEstimator(Estimator):
         self.accumulate = accumulate
         self.precision = precision
         self.step = step
+        self.validate_step = validate_step
         self.predict = predict
         self.trunk = trunk
         self.logits = logits
@@ -219,7 +224,7 @@ class TorchEstimator(Estimator):
                 "optimizer_params are for an optimizer class; fn(model) sets its arguments itself."
             )
         self._check_loss_and_step()
-        for name in ("scheduler", "transform", "val_transform", "predict"):
+        for name in ("scheduler", "transform", "val_transform", "validate_step", "predict"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise EstimatorError(f"{name}={brief(value)}, but it must be a function.")
@@ -261,6 +266,10 @@ class TorchEstimator(Estimator):
                     f"loss. Leave it out, and weigh there: the column is batch[{self.sample_weight_column!r}] if it is "
                     "one of feature_columns or label_columns."
                 )
+        elif self.validate_step is not None:
+            raise EstimatorError(
+                "validate_step was given without step, whose place it takes. Give step= too."
+            )
         elif isinstance(self.loss, type):
             raise EstimatorError(
                 f"loss={self.loss.__name__} is a class; give an object: loss={self.loss.__name__}()."
@@ -309,6 +318,11 @@ class TorchReplica(Replica):
         self._head = self.module = estimator.model.to(device)
         claim(self._head)
         self._prepare_training(context, device)
+        if not context.label_columns and estimator.step is None:
+            raise EstimatorError(
+                "label_columns is [], but loss= compares outputs with labels. Name their columns, or give "
+                "step=fn(model, batch), which computes the loss by itself."
+            )
         columns = (context.feature_columns, context.label_columns, estimator.sample_weight_column)
         self._binding = Binding(estimator.inputs, *columns, device)
         self._forward = self._make_forward(self._binding, device)
@@ -365,7 +379,7 @@ class TorchReplica(Replica):
         if given.step is None:
             loss = Loss(given.loss, given.class_weight, given.sample_weight_column is not None, device)
         dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[given.precision]
-        return Forward(self._head, binding, loss, given.step, device, dtype)
+        return Forward(self._head, binding, loss, given.step, given.validate_step, device, dtype)
 
     def check_labels(self, visit: Visit) -> None:
         for batch in self._training_batches(visit):
@@ -447,7 +461,8 @@ class TorchReplica(Replica):
 
     def _measure(self, batches: Iterable[Mapping[str, Any]]) -> MetricSet:
         given = self._estimator
-        return measure(self._forward, batches, MetricSet(given.named_metrics()), given.step_metrics())
+        metrics = MetricSet(given.named_metrics(), loss=given.validate_step is None)  # which may give one
+        return measure(self._forward, batches, metrics, given.step_metrics())
 
     def state(self) -> dict[str, Any]:
         model = self._model_tree()
@@ -508,7 +523,8 @@ class TorchReplica(Replica):
     def _functions(self) -> dict[str, Any]:
         """Functions of the user's that batches go through while training and validating."""
         given, loss = self._estimator, self._forward.loss
-        named = {"transform": given.transform, "val_transform": given.val_transform, "step": given.step}
+        names = ("transform", "val_transform", "step", "validate_step")
+        named = {name: getattr(given, name) for name in names}
         named["loss"] = None if loss is None else loss.module
         return {name: function for name, function in named.items() if function is not None}
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -21,8 +22,15 @@ _STACK = (
 )
 
 
+Step: TypeAlias = Callable[[torch.nn.Module, Batch], dict[str, Any]]
+
+
 class BatchResult(NamedTuple):
-    """Result of one batch. Without ``step``, ``values`` is empty; with it, outputs and labels are None."""
+    """Result of one batch. Without ``step``, ``values`` is empty; with it, outputs and labels are None.
+
+    ``loss`` has no number where a step for validation gave none. What the batch weighs among others is its ``weight``;
+    None: its rows.
+    """
 
     loss: torch.Tensor
     weight: torch.Tensor | float | None
@@ -39,14 +47,15 @@ class Forward:
         module: torch.nn.Module,
         binding: Binding,
         loss: Loss | None,
-        step: Callable[[torch.nn.Module, Batch], dict[str, Any]] | None,
+        step: Step | None,
+        validate_step: Step | None,
         device: torch.device,
         dtype: torch.dtype | None,
     ) -> None:
         self.module = module
         self.binding = binding
         self.loss = loss
-        self._step = step
+        self._step, self._validate_step = step, validate_step or step
         self._device = device
         self._dtype = dtype
         self.checks_labels = True
@@ -72,7 +81,7 @@ class Forward:
 
     def _run(self, batch: Batch, training: bool) -> BatchResult:
         if self._step is not None:
-            return self._run_step(batch)
+            return self._run_step(batch, training)
         assert self.loss is not None
         outputs = self.outputs(batch)
         labels = self.labels(batch, outputs)
@@ -144,19 +153,22 @@ class Forward:
                 f"The model failed on inputs {', '.join(given)}: {error}. {self.binding.advice}{_STACK if flat else ''}"
             ) from error
 
-    def _run_step(self, batch: Batch) -> BatchResult:
-        assert self._step is not None
-        values = self._step(self.module, batch)
-        if not isinstance(values, dict) or "loss" not in values:
+    def _run_step(self, batch: Batch, training: bool) -> BatchResult:
+        step = self._step if training else self._validate_step
+        assert step is not None
+        values, may_lack_loss = step(self.module, batch), step is not self._step
+        if not isinstance(values, dict) or ("loss" not in values and not may_lack_loss):
             given = (
                 f"keys {', '.join(map(str, values))}" if isinstance(values, dict) else type(values).__name__
             )
+            which = "validate_step=fn(model, batch)" if may_lack_loss else "step=fn(model, batch)"
+            rule = "a dict of metrics" if may_lack_loss else "a dict with 'loss'"
             raise EstimatorError(
-                f"step=fn(model, batch) returned {given}, but must return a dict with 'loss'; "
-                "end it with `return {'loss': loss, ...}`."
+                f"{which} returned {given}, but must return {rule}; end it with `return {{'loss': loss, ...}}`."
             )
-        others = {name: value for name, value in values.items() if name != "loss"}
-        return BatchResult(scalar(values["loss"]), None, None, None, others)
+        others = {name: value for name, value in values.items() if name not in ("loss", "weight")}
+        loss = scalar(values["loss"]) if "loss" in values else torch.empty(0)
+        return BatchResult(loss, _weight(values.get("weight")), None, None, others)
 
     @torch.no_grad()
     def predictions(
@@ -175,6 +187,25 @@ class Forward:
             pieces.append(tuple(map(as_numpy, values)) if several else (as_numpy(outputs),))
         arrays = tuple(map(joined_outputs, zip(*pieces, strict=True)))
         return arrays if several else arrays[0]
+
+
+def _weight(given: Any) -> torch.Tensor | float | None:
+    """The weight of a batch as a step gave it: one number, a tensor or not, of at least 0.
+
+    Raises:
+        EstimatorError: it is no such number.
+    """
+    if given is None:
+        return None
+    if isinstance(given, torch.Tensor) and given.numel() == 1 and not given.requires_grad:
+        return given.detach().reshape(())
+    if isinstance(given, bool) or not isinstance(given, int | float | np.number) or not 0 <= given < math.inf:
+        shown = f"a tensor of shape {tuple(given.shape)}" if isinstance(given, torch.Tensor) else repr(given)
+        raise EstimatorError(
+            f"step=fn(model, batch) returned {shown} as 'weight', but it must be one number of at least 0 without "
+            "gradient, such as the number of tokens that the loss is the mean over. Return labels.ne(-100).sum()."
+        )
+    return float(given)
 
 
 def scalar(loss: Any) -> torch.Tensor:

@@ -57,12 +57,31 @@ class TrainingPass:
         shares = None if forward.loss_is_sum else shares
         forward.module.zero_grad(set_to_none=True)
         self._optimizer.zero_grad(set_to_none=True)
+        group: Any = 0.0
         for number, (batch, rows) in enumerate(batches):
             result = forward(batch, training=True)
-            self._backward(result.loss if shares is None else result.loss * shares[number])
+            if shares is None:
+                self._backward(result.loss)
+            elif result.weight is None or forward.loss is not None:
+                self._backward(result.loss * shares[number])
+            else:  # the weight of the group is known behind its last batch
+                self._backward(result.loss * result.weight)
+                group = group + result.weight
             sums.add(result, rows)  # before the step: values may be the model's own tensors
             if ends is None or number in ends:
+                self._divide_gradients(group)
+                group = 0.0
                 update()
+
+    def _divide_gradients(self, by: Any) -> None:
+        """Divide gradients by the weight of a group, unless it is 0."""
+        if isinstance(by, torch.Tensor):
+            by = torch.where(by == 0, 1.0, by.to(torch.float32))
+        elif not by:
+            return
+        for parameter in self._trained:
+            if parameter.grad is not None:
+                parameter.grad.div_(by)
 
     def _backward(self, loss: torch.Tensor) -> None:
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
@@ -134,10 +153,11 @@ class Sums:
 
     def add(self, result: BatchResult, rows: int) -> None:
         """Note a batch of ``rows`` rows."""
-        self.note("loss", result.loss.detach(), rows if result.weight is None else result.weight)
+        weight = rows if result.weight is None else result.weight
+        self.note("loss", result.loss.detach(), weight)
         for name, value in result.values.items():
             # Not the tensor itself: it may hold a graph, and change in place before it is read.
-            self.note(name, value.detach().clone() if isinstance(value, torch.Tensor) else value, rows)
+            self.note(name, value.detach().clone() if isinstance(value, torch.Tensor) else value, weight)
 
     def note(self, name: str, value: Any, weight: Any) -> None:
         """Note one number, a tensor or not, with its weight."""

@@ -31,12 +31,13 @@ def measure(
         rows = forward.binding.rows(placed)
         result = forward(placed, training=False)
         weight = float(rows) if result.weight is None else float(result.weight)
-        if weight:  # else the loss ignores all labels of the batch, and is 0 / 0
-            loss = float(result.loss)
-            metrics.mean("loss", loss if forward.loss_is_sum else loss * weight, weight)
         _check_values(result, step_metrics)
-        for name, value in result.values.items():
-            metrics.mean(name, float(value) * rows, rows)
+        if weight:  # else the loss ignores all labels of the batch, and is 0 / 0
+            if result.loss.numel():
+                loss = float(result.loss)
+                metrics.mean("loss", loss if forward.loss_is_sum else loss * weight, weight)
+            for name, value in result.values.items():
+                metrics.mean(name, float(value) * weight, weight)
         row_weights = forward.binding.weights(placed)
         if result.labels is not None and len(metrics.metrics) > 1:
             assert forward.loss is not None
