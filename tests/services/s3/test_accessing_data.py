@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from hopyard.backend import Backend, LocalBackend
-from hopyard.experiment import complete, create
+from hopyard.cli import app
+from hopyard.experiment import complete, create, list_experiments, open_experiment
 from hopyard.experiment.mounts import Mount, check
 from hopyard.experiment.yaml_text import read_yaml
 from hopyard.objects import load_state
@@ -192,8 +194,25 @@ def test_the_bind_mount_below_its_field(tmp_path: Path) -> None:
         assert not (data / "new").exists()
 
 
-def test_the_file_in_the_model_definition(tmp_path: Path) -> None:
-    (tmp_path / "definition").mkdir()
-    rows().to_csv(tmp_path / "definition" / "data.csv", index=False)
-    run = train(tmp_path, "import pandas\n" + EMBEDDED + TRIAL + LOADERS.format(df="df"))
-    assert weights_of(run) == pytest.approx(WEIGHTS, abs=1e-3)
+CONST = """
+entrypoint: model_def:Trial
+searcher:
+  name: single
+  metric: loss
+  max_length: {epochs: 20}
+"""
+
+
+def test_the_file_in_the_model_definition_by_the_command_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows().to_csv("data.csv", index=False)
+    Path("model_def.py").write_text("import pandas\n" + EMBEDDED + TRIAL + LOADERS.format(df="df"))
+    Path("const.yaml").write_text(CONST)
+    command = "create experiment const.yaml ."  # of det, there; and the store is in the directory
+    done = CliRunner().invoke(app, command.split(), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    [summary] = list_experiments("experiments")
+    assert summary.status == "completed"
+    assert weights_of(open_experiment("experiments", summary.experiment)) == pytest.approx(WEIGHTS, abs=1e-3)
