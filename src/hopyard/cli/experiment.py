@@ -34,9 +34,9 @@ from hopyard.experiment.experiments import (
     open_experiment,
 )
 from hopyard.experiment.logs import LogLine, parse_since, read_logs
+from hopyard.experiment.yaml_text import config_text
 from hopyard.hopper.history import Totals
 from hopyard.hopper.state import ENDED
-from hopyard.storage.oserrors import read_error
 from hopyard.tune import Run
 from hopyard.tune.describing import describe_epochs, describe_number, describe_params
 from hopyard.wording import counted, describe_bytes
@@ -303,11 +303,7 @@ def convert_command(
     as_json: JsonOption = False,
 ) -> None:
     """Turn a configuration of Determined into one of ours, and say what has no counterpart."""
-    try:
-        text = config.read_bytes()
-    except OSError as error:
-        raise read_error(str(config), error) from None
-    made, notes = convert(text, str(config))
+    made, notes = convert(config_text(config), str(config))
     if output is not None:
         if output.exists():
             raise UsageError(f"{output} exists already. Give another name, or delete it.")

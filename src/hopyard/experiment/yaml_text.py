@@ -94,19 +94,27 @@ def read_yaml(text: str | bytes, source: str) -> Any:
     return value
 
 
+def config_text(path: str | FilePath) -> bytes:
+    """The content of a file of YAML.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        return FilePath(path).expanduser().read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}. Name the YAML file of a configuration."
+        ) from None
+
+
 def read_yaml_file(path: str | FilePath) -> dict[str, Any]:
     """The mapping that a file of YAML holds.
 
     Raises:
         ConfigError: the file cannot be read, is empty or holds no mapping; or as ``read_yaml`` does.
     """
-    try:
-        content = FilePath(path).expanduser().read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror}. Name the YAML file of a configuration."
-        ) from None
-    value = read_yaml(content, str(path))
+    value = read_yaml(config_text(path), str(path))
     if value is None:
         raise ConfigError(
             f"{path} is empty, but a configuration is a mapping of fields to values. "
