@@ -94,14 +94,6 @@ def test_what_keeps_an_experiment_from_beginning_is_raised_here(
         TrialError, match=r"the trial cannot be built, so no experiment was begun(.|\n)*on purpose"
     ):
         create(config(), broken, store, detach=True)
-    broken = definition("def main(context): raise ValueError('later')")
-    with pytest.raises(
-        UsageError, match=r"searcher.max_length is {batches: 3}, but the entrypoint is a function"
-    ):
-        create(
-            config(searcher={"name": "single", "metric": "loss", "max_length": {"batches": 3}}),
-            broken, store, detach=True,
-        )  # fmt: skip
 
 
 def test_a_driver_that_ends_without_a_word_leaves_what_it_printed(tmp_path: Path) -> None:
@@ -158,7 +150,7 @@ def test_kill_ends_units_under_way_and_resume_does_them_again(
     until_nobody_drives(store, run.run_id)
     assert open_experiment(store, run.run_id).status == "stopped"
     go.touch()
-    again = resume(store, run.run_id, progress=False)
+    again = resume(store, run.run_id, InlineBackend(), progress=False)
     assert (again.status, again.state.sessions) == ("completed", 2)
     assert again.kill() == f"run {run.run_id} is not running, so there is nothing to kill."
 

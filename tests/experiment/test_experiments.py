@@ -102,7 +102,9 @@ def test_experiments_are_listed_without_other_runs_and_in_the_order_they_were_be
     two: Run, definition: Definition, experiment: Experiment, store: LocalStore
 ) -> None:
     other = experiment(definition(FUNCTION), **TWO | {"name": None, "seed": 7})
-    search_beside(store)
+    search = Journal(store.runs.at("grid-0123456789"))
+    search.append({"r": "run"})
+    search.close()
     first, second = list_experiments(store)
     assert (first.experiment, second.experiment) == (two.run_id, other.run_id)
     assert (first.name, first.description, first.labels) == ("two", "two functions", ("small",))

@@ -6,6 +6,7 @@ begun, or why it could not begin. What it prints goes to a file; what its trials
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import secrets
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,17 +25,18 @@ from hopyard.errors import HopyardError, RunError, UsageError
 from hopyard.experiment.config import ExperimentConfig, complete
 from hopyard.experiment.launching import WarmStart, launch
 from hopyard.hopper.hopper import Observer
+from hopyard.hopper.journal import JournalFollower
 from hopyard.hopper.state import JournalRecord, RunState
 from hopyard.missing import missing_extra
 from hopyard.storage import Store, files, open_store
 from hopyard.storage.oserrors import write_errors
 from hopyard.tune import Run
+from hopyard.tune.asking import WAIT
 from hopyard.wording import listed, nearest
 
 BACKENDS = ("local", "ray", "spark")
 _LAST_LINES = 20
-_started: list[subprocess.Popen[bytes]] = []
-"""Drivers that this process has started: whoever starts a process must hear of its end."""
+_LOOKS, _LOOK_EVERY = 1000, 0.01
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Driving:
             raise
         said = json.loads(line) if line else {}
         if "experiment" in said:
-            _started[:] = [each for each in _started if each.poll() is None] + [process]
+            atexit.register(process.poll)  # whoever starts a process should hear of its end
             return Started(said["experiment"], said["length"], process.pid, log)
         raise _why(said, process.wait(), log)
 
@@ -191,12 +193,20 @@ def _why(said: dict[str, Any], status: int, log: Path) -> HopyardError:
 
 @dataclass
 class _Teller:
-    """Tells, once, that the experiment has begun, or why it did not."""
+    """Tells, once, that the experiment has begun, and can be found in its store, or why it did not."""
 
-    write: Callable[[dict[str, Any]], None] | None = field(default=None)
+    runs: Store
+    write: Callable[[dict[str, Any]], None] | None
 
     def __call__(self, state: RunState, record: JournalRecord) -> None:
         if record["r"] == "session":
+            tail = JournalFollower(self.runs.at(state.header["run_id"]))
+            for _ in range(
+                _LOOKS if state.sessions == 1 else 0
+            ):  # the journal is written on a thread of its own
+                if any(each["r"] == "session" for each in tail.new()):
+                    break
+                WAIT(_LOOK_EVERY)
             self.begun(state.header)
 
     def begun(self, header: JournalRecord) -> None:
@@ -216,9 +226,10 @@ def main() -> None:
         with pipe:
             pipe.write(json.dumps(said) + "\n")
 
-    teller = _Teller(write)
+    driving = Driving._from_json(json.load(sys.stdin))
+    teller = _Teller(driving.store.runs, write)
     try:
-        run = Driving._from_json(json.load(sys.stdin)).here(progress=False, observers=[teller])
+        run = driving.here(progress=False, observers=[teller])
         assert run is not None
         teller.begun(run.state.header)
         print(f"{run.run_id}: {run.status}", flush=True)
