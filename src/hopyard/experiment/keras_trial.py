@@ -79,10 +79,12 @@ class KerasTrialEstimator(KerasEstimator, TrialEstimator):
     def __init__(
         self, trial: KerasTrial, surroundings: Surroundings, visits: Visits | None, trains: bool = True
     ) -> None:
-        self.trial, self.surroundings, self.visits = trial, surroundings, visits if trains else None
+        self.trial: KerasTrial = trial
+        self.surroundings: Surroundings = surroundings
+        self.visits: Visits | None = visits if trains else None
         model = _compiled(trial, trial.build_model())
-        self.training = Built(trial, "build_training_data_loader", random.getrandbits(63))
-        self.validation = Built(trial, "build_validation_data_loader", random.getrandbits(63))
+        self.training: Built = Built(trial, "build_training_data_loader", random.getrandbits(63))
+        self.validation: Built = Built(trial, "build_validation_data_loader", random.getrandbits(63))
         size = 1
         if trains:
             loader = hopyard_loader(self.training.loader)

@@ -52,7 +52,7 @@ class OwnLoader:
 
     def __init__(self, loader: Iterable[Any], visits: Visits, batch_size: int) -> None:
         self.loader = loader
-        self.place = Place()
+        self.place: Place = Place()
         self._visits, self._batch_size = visits, batch_size
         self._open: Iterator[Any] | None = None
 
@@ -96,7 +96,8 @@ class OwnLoader:
                 f"{self.place.number + 1}. build_training_data_loader() must return what gives batches each time that "
                 "it is iterated over: a DataLoader or a list, not a generator or an iterator."
             )
-        self.place, self._open = self.place.after_the_pass(), None
+        self.place = self.place.after_the_pass()
+        self._open = None
 
     def _seed(self, seed: int) -> int:
         """The seed of the pass."""

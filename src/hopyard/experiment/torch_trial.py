@@ -90,7 +90,9 @@ class TorchTrialEstimator(TorchEstimator, TrialEstimator):
     def __init__(
         self, trial: TorchTrial, surroundings: Surroundings, visits: Visits | None, trains: bool = True
     ) -> None:
-        self.trial, self.surroundings, self.visits = trial, surroundings, visits if trains else None
+        self.trial: TorchTrial = trial
+        self.surroundings: Surroundings = surroundings
+        self.visits: Visits | None = visits if trains else None
         model = _returned(trial, "build_model", trial.build_model(), torch.nn.Module)
         self.training: Iterable[Any] = ()
         self.validation: Iterable[Any] = ()
