@@ -26,7 +26,7 @@ from hopyard.wording import beginning
 NEVER = float("inf")
 
 
-class AbandonedError(WorkerLostError):
+class _AbandonedError(WorkerLostError):
     """The worker was ended by its own backend."""
 
 
@@ -99,7 +99,7 @@ class Slot:
         self._closed = reason
         self._advance()
         if self.process is not None:
-            self._verdict = AbandonedError(
+            self._verdict = _AbandonedError(
                 f"{self._place()} was ended in the middle of a task, because {reason}; submit the task again."
             )
             with contextlib.suppress(OSError):  # it is gone
@@ -239,7 +239,7 @@ class Slot:
         task, self._task = self._task, None
         verdict, self._verdict = self._verdict, None
         was_killed, self._killed = self._killed, False
-        if isinstance(verdict, AbandonedError) and not was_killed and process.exit_code != 0:
+        if isinstance(verdict, _AbandonedError) and not was_killed and process.exit_code != 0:
             verdict = None  # it has died by itself at the same time
         if task is not None:
             lost = f"{place} while it ran the task {task.label!r}. {process.last_words()}"

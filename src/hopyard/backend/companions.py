@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from hopyard.backend._engine import Engine
 from hopyard.backend._process import LaunchSettings
-from hopyard.backend._slot import AbandonedError
+from hopyard.backend._slot import _AbandonedError
 from hopyard.backend._task import Task
 from hopyard.backend.output import Outlet
 from hopyard.errors import WorkerLostError
@@ -99,7 +99,7 @@ class Companions:
     def _failure(self) -> BaseException | None:
         """The first failure of one of them, if there is any. Ends all."""
         self.stop()
-        failures = [each for each in self._failures if not isinstance(each, AbandonedError)]
+        failures = [each for each in self._failures if not isinstance(each, _AbandonedError)]
         # Errors of those that were connected to one that died may be heard of before its end.
         lost = [each for each in failures if isinstance(each, WorkerLostError)]
         return next(iter(lost + failures), None)
