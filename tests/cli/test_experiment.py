@@ -255,7 +255,9 @@ def test_describe_of_a_function_without_a_length_has_none(own: Path) -> None:
     assert "report 2  val_accuracy" in shown
     experiment = max(list_experiments("experiments"), key=lambda each: each.created or 0.0).experiment
     assert typed("describe", experiment)["epochs"] is None
-    assert "1000000" not in invoke("describe", experiment).output.replace(",", "")
+    described = invoke("describe", experiment).output
+    assert "1000000" not in described.replace(",", "")
+    assert re.search(r"^ +1 +1.2000 +2/2 ", described, re.MULTILINE)
 
 
 def test_logs(place: Path, experiment: str) -> None:

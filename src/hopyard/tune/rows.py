@@ -62,8 +62,10 @@ def history_rows(state: RunState) -> list[Row]:
 
 
 def epochs_of(state: RunState, trial: TrialState) -> float:
-    """The epochs that a trial has trained itself, also parts of one; what it was copied with does not count."""
-    return _whole((trial.progress.trained - trial.began) / state.layout.train)
+    """The epochs that a trial has trained itself, also parts of one; what it was copied with does not count. Of a
+    function the reports: in its last unit it returns."""
+    done = trial.progress.validated if "epoch" in state.header else trial.progress.trained
+    return _whole((done - trial.began) / state.layout.train)
 
 
 def epoch_numbers(state: RunState, trial: TrialState) -> list[float]:
