@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 from tests.experiment.conftest import FUNCTION, TRIAL
 
+import hopyard.experiment
 from hopyard.backend import InlineBackend, LocalBackend
-from hopyard.errors import TrialError, UsageError, WorkerMismatchError
+from hopyard.errors import MissingExtraError, TrialError, UsageError, WorkerMismatchError
 from hopyard.experiment import create
 from hopyard.experiment.mounts import Mount, start_with
 from hopyard.storage import LocalStore
@@ -282,3 +284,16 @@ def test_where_no_private_tmp_can_be_made_a_warning_says_what_is_shared(
         r"private one can be made there: .*Operation not permitted.* Use context\.download\(\), .* or a relative path",
         capfd.readouterr().err,
     )
+
+
+def test_a_trial_class_whose_framework_is_missing_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in [each for each in sys.modules if each.partition(".")[0] == "keras"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delitem(sys.modules, "hopyard.experiment.keras_trial", raising=False)
+    monkeypatch.setitem(sys.modules, "keras", None)
+    with pytest.raises(
+        MissingExtraError, match=r"KerasTrial needs the package 'keras', .* 'hopyard\[tensorflow\]'"
+    ):
+        _ = hopyard.experiment.KerasTrial

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hopyard.missing import missing_extra
+
 if TYPE_CHECKING:
     from hopyard.experiment.checkpoints import Checkpoint as Checkpoint
     from hopyard.experiment.checkpoints import download_checkpoint as download_checkpoint
@@ -76,6 +78,9 @@ _MODULES = {
     "schema": "config",
 }
 
+_EXTRAS = {"keras": "tensorflow", "torch": "torch"}
+"""Packages that trial classes need, and the extras that install them."""
+
 
 if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is a mistake
 
@@ -85,7 +90,13 @@ if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is
             raise AttributeError(
                 f"module {__name__!r} has no attribute {name!r}; it has {', '.join(_MODULES)}"
             )
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        try:
+            module = import_module(f"{__name__}.{_MODULES[name]}")
+        except ModuleNotFoundError as error:
+            if error.name not in _EXTRAS:
+                raise
+            raise missing_extra(error.name, _EXTRAS[error.name], f"{__name__}.{name}") from error
+        return getattr(module, name)
 
 
 def __dir__() -> list[str]:
