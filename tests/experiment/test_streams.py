@@ -287,7 +287,11 @@ def test_workers_of_a_data_loader_read_however_they_are_started(s3_url: str, sta
     data = stream(f"{s3_url}/records", record_bytes=4, batch_size=64)
     assert len(data[0]) == 256  # the threads of this process's client are in no fork
     loader = torch.utils.data.DataLoader(
-        data.as_torch(), batch_size=None, num_workers=2, multiprocessing_context=start
+        data.as_torch(),
+        batch_size=None,
+        num_workers=2,
+        multiprocessing_context=start,
+        persistent_workers=start == "spawn",  # what they import takes seconds
     )
     for _ in range(2):
         assert b"".join(loader) == np.arange(1000, dtype="<i4").tobytes()

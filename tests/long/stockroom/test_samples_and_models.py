@@ -162,7 +162,7 @@ def test_readers_go_to_other_processes_and_writers_do_not(stock: StockRoom) -> N
             with pytest.raises((UsageError, TypeError), match="pickle"):
                 pickle.dumps(writer)
     assert np.array_equal(pickle.loads(pickle.dumps(stock)).data["x"][...], stock.data["x"][...])
-    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         found = list(pool.map(read_one, [stock.data["x"]] * 10, range(10)))
     assert found == [bytes(stock.data["x"][key]) for key in range(10)]
 

@@ -10,13 +10,28 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.sampling import sample
 
+BOTH = ["keras_guide", "traced", "ignored_class", "functions"]
+TRIALS = [
+    f"(keras_trial and {which})" for which in ("anew", "interrupts and error", "hops and keras_dataset")
+]
 # JAX compiles for every number of rows, which takes minutes in all.
-WHOLE = "keras_guide or traced or (added_losses and sample_weight and True) or ignored_class or functions"
-TRIALS = "(keras_trial and (anew or (interrupts and error) or (hops and keras_dataset)))"
 CHOSEN = {
-    "torch": f"onnx or (equals_fit and (sgd or two or custom or mixed)) or sharing or {TRIALS} or {WHOLE}",
-    "jax": f"(equals_fit and sgd) or {TRIALS} or {WHOLE}",
+    "torch": [
+        "onnx",
+        "(equals_fit and (sgd or two or custom or mixed))",
+        "sharing",
+        "(added_losses and sample_weight and True)",
+        *TRIALS,
+        *BOTH,
+    ],
+    "jax": [
+        "(equals_fit and sgd)",
+        "(added_losses and sample_weight and False)",
+        *sample("trials on JAX", TRIALS, quick=1, ci=1),
+        *BOTH,
+    ],
 }
 
 
@@ -25,7 +40,7 @@ def test_on_another_backend(backend: str, needs: Callable[[object, str], None], 
     needs(find_spec("keras"), "Keras")
     needs(find_spec(backend), backend)
     folder = Path(__file__).parent
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", CHOSEN[backend]]
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", " or ".join(CHOSEN[backend])]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, f"--basetemp={tmp_path}/pytest", str(folder)],
         env={**os.environ, "KERAS_BACKEND": backend},

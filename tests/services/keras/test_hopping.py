@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.sampling import sample
 
 keras = pytest.importorskip("keras")
 
@@ -195,7 +196,11 @@ def plain_fit(case: Case, program: Any) -> tuple[Any, dict[str, float]]:
         return model, model.evaluate(whole, verbose=0, return_dict=True)
 
 
-@pytest.mark.parametrize("name", CASES)
+# Other backends choose some by name (test_backends.py).
+TRIED = sample("models of Keras", CASES, quick=3, ci=6) if keras.backend.backend() == "tensorflow" else CASES
+
+
+@pytest.mark.parametrize("name", TRIED)
 def test_hopping_equals_fit(name: str, chain: Callable[..., Any]) -> None:
     case = CASES[name]
     hopping = chain(case.estimator, features=case.features, labels=case.labels, trial=TRIAL)
