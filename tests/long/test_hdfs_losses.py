@@ -26,7 +26,7 @@ def pair(hdfs_if_there: Any, tmp_path_factory: pytest.TempPathFactory) -> HdfsCl
     """Two name nodes, of which the first is active; they end with this process, as ``hdfs_if_there``."""
     if hdfs_if_there is None:
         return None
-    return lasting(HdfsCluster(tmp_path_factory.mktemp("hdfs-pair"), data_nodes=2, name_nodes=2))
+    return lasting(HdfsCluster(tmp_path_factory.mktemp("hdfs-pair"), data_nodes=1, name_nodes=2))
 
 
 class Once(Callback):

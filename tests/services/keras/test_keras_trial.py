@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.sampling import sample
 
 keras = pytest.importorskip("keras")
 
@@ -276,19 +278,22 @@ class Trial("""
 DROPPING = "kernel_initializer=keras.initializers.GlorotUniform(1)),\n            keras.layers.Dropout(0.2),"
 
 
-@pytest.mark.parametrize(
-    ("how", "backend"),
-    [
-        ('raise ConnectionError("the server is gone")', InlineBackend),
-        ("import os; os.kill(os.getpid(), 9)", LocalBackend),
-    ],
-    ids=["error", "worker killed"],
-)
-@pytest.mark.parametrize("loader", ["Noisy", "Listed", "graph"])
+HOWS = {
+    "error": ('raise ConnectionError("the server is gone")', InlineBackend),
+    "worker killed": ("import os; os.kill(os.getpid(), 9)", LocalBackend),
+}
+LOADERS = ["Noisy", "Listed", "graph"]
+
+
+INTERRUPTED = list(itertools.product(HOWS, LOADERS))
+if keras.backend.backend() == "tensorflow":  # other backends choose some by name (test_backends.py)
+    INTERRUPTED = sample("interruptions of a Keras trial", INTERRUPTED, quick=2, ci=3)
+
+
+@pytest.mark.parametrize(("interrupted", "loader"), INTERRUPTED)
 def test_whatever_interrupts_a_trial_it_goes_on_to_the_same_result(
+    interrupted: str,
     loader: str,
-    how: str,
-    backend: Any,
     definition: Definition,
     experiment: Experiment,
     tmp_path: Path,
@@ -296,6 +301,7 @@ def test_whatever_interrupts_a_trial_it_goes_on_to_the_same_result(
 ) -> None:
     if loader == "graph" and not ON_TENSORFLOW:
         pytest.skip("tf.data is for TensorFlow")
+    how, backend = HOWS[interrupted]
     code = TRIAL.replace("\nclass Trial(", RANDOM.format(how=how), 1)
     code = code.replace(TRAINING, f"return {loader}(self.context)")
     code = code.replace("kernel_initializer=keras.initializers.GlorotUniform(1)),", DROPPING)
