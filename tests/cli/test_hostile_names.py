@@ -15,8 +15,9 @@ from tests.cli.shapes import document, lines, undocumented
 from tests.cli.test_json_everywhere import COMMANDS
 
 from hopyard import StockRoom
-from hopyard.backend import InlineBackend
+from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.cli import main
+from hopyard.experiment import create, list_experiments
 from hopyard.storage import LocalStore
 from hopyard.tune import GridSearch, hp_choice
 
@@ -40,6 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("HOPYARD_CACHE", str(folder / "cache"))
         _make_room()
         _make_run()
+        _make_experiment()
         pd.DataFrame({KEY: np.arange(64.0), "label": np.arange(64) % 2}).to_parquet(FILE)
         Path("searcher.json").write_text(
             json.dumps({"name": "random", "max_trials": 2, "max_length": {"epochs": 1}})
@@ -86,6 +88,28 @@ def _make_run() -> None:
     ).fit({"features": features, "label": (features.sum(axis=1) > 0).astype("int64")})  # fmt: skip
 
 
+def _make_experiment() -> None:
+    folder = Path("code[b]")
+    folder.mkdir()
+    (folder / "model_def.py").write_text(
+        f"def main(context):\n    print({EVIL!r})\n    context.report(accuracy=1, **{{{KEY!r}: 1}})\n"
+        f"    if context.get_hparam({KEY!r}) == 'fails':\n        raise ValueError({EVIL!r})\n"
+    )
+    config = {
+        "name": f"name[/b]{EVIL}",
+        "description": f"text[/b]{EVIL}",
+        "labels": [f"[/b]{EVIL}"],
+        "entrypoint": "model_def:main",
+        "data": {KEY: EVIL},
+        "hyperparameters": {KEY: {"type": "categorical", "vals": [EVIL, "fails"]}},
+        "searcher": {"name": "grid", "metric": "accuracy"},
+        "max_restarts": 0,
+    }
+    Path("const.yaml").write_text(json.dumps(config))
+    Path("determined.yaml").write_text(json.dumps({**config, KEY: EVIL, "searcher": {"name": KEY}}))
+    create("const.yaml", folder, LocalStore("store[x]"), LocalBackend(num_workers=1), progress=False)
+
+
 @pytest.fixture
 def printed(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -112,6 +136,7 @@ def typed(printed: Callable[..., tuple[str, str]]) -> Typed:
     return lambda *arguments: "".join(printed(*arguments))
 
 
+STORE = ["--store", "store[x]"]
 WALK: dict[str, list[list[str]]] = {
     "version": [[]],
     "plan": [["--searcher", "searcher.json"], ["--searcher", KEY]],
@@ -125,6 +150,31 @@ WALK: dict[str, list[list[str]]] = {
     "run resume": [["store[x]", "run"]],
     "run stop": [["store[x]", "run"]],
     "run extend": [["store[x]", "run", "--num-models", "1"], ["store[x]", KEY, "--num-models", "1"]],
+    "create experiment": [["const.yaml", "code[b]", *STORE], ["const.yaml", KEY, *STORE]],
+    "experiment create": [
+        ["const.yaml", "code[b]", *STORE],
+        ["const.yaml", "code[b]", *STORE, "--config", KEY],
+    ],
+    "experiment list": [STORE, ["--store", KEY]],
+    "experiment describe": [["EXP", *STORE], [KEY, *STORE], ["run", *STORE]],
+    "experiment logs": [["EXP", *STORE], ["EXP", "--since", KEY, *STORE]],
+    "experiment export": [["EXP", f"e{FILE}.csv", *STORE], [KEY, "x.csv", *STORE]],
+    "experiment compare": [["EXP", "EXP", *STORE], [KEY, *STORE]],
+    "experiment schema": [[]],
+    "experiment convert": [["determined.yaml"], ["const.yaml", "--output", f"made{EVIL}.yaml"], [KEY]],
+    "experiment pause": [["EXP", *STORE], [KEY, *STORE]],
+    "experiment resume": [["EXP", *STORE], [KEY, *STORE]],
+    "experiment continue": [["EXP", *STORE]],
+    "experiment stop": [["EXP", *STORE], [KEY, *STORE]],
+    "experiment kill": [["EXP", *STORE], [KEY, *STORE]],
+    "experiment fork": [
+        ["EXP", "--config", KEY, *STORE],
+        [KEY, *STORE],
+        ["EXP", "--warm-start", KEY, *STORE],
+    ],
+    "experiment delete": [[KEY, "--yes", *STORE]],
+    "experiment checkpoints list": [["EXP", *STORE], [KEY, *STORE]],
+    "experiment checkpoints download": [["EXP", "best", f"weights{EVIL}", *STORE], ["EXP", KEY, "x", *STORE]],
     "data inspect": [[FILE], [KEY]],
     "data prepare": [[FILE, f"prepared{EVIL}"], [KEY, "prepared"]],
     "data convert-petastorm": [[KEY, "prepared"]],
@@ -188,6 +238,7 @@ NOT_WALKED = {
     "demo": "its names are its own, and it trains for half a minute",
     "stock merge-driver": "git calls it, and its texts are tested in tests/stockroom/git",
 }
+LINES = ("run watch", "experiment logs")
 WITH_JSON = [name for name in WALK if any("--json" in each.opts for each in COMMANDS[name].params)]
 
 
@@ -197,27 +248,32 @@ def test_every_command_is_walked() -> None:
 
 @pytest.mark.parametrize("command", WALK)
 def test_a_command_shows_what_others_wrote_as_text(command: str, typed: Typed, place: Path) -> None:
-    run = StockRoom(place).experiment.runs()[0].id
     for arguments in WALK[command]:
-        shown = typed(*command.split(), *(each.replace("RUN", run) for each in arguments))
+        shown = typed(*command.split(), *_with_ids(arguments, place))
         assert not set(shown) & STEERING, shown
-        assert "Traceback" not in shown or command == "run describe"
+        assert "Traceback" not in shown or command in ("run describe", "experiment describe")
 
 
 @pytest.mark.parametrize("command", WITH_JSON)
 def test_with_json_there_is_one_document_or_an_error_and_nothing_else(
     command: str, printed: Callable[..., tuple[str, str]], place: Path
 ) -> None:
-    run = StockRoom(place).experiment.runs()[0].id
     for arguments in WALK[command]:
-        given = [*command.split(), *(each.replace("RUN", run) for each in arguments), "--json"]
+        given = [*command.split(), *_with_ids(arguments, place), "--json"]
         out, err = printed(*given)
         assert not set(out + err) & STEERING, given
         if out:
-            found = lines(out) if command == "run watch" else document(out)
+            found = lines(out) if command in LINES else document(out)
             assert undocumented(command, found) == set()
         else:
             assert re.match(r"\w+Error: |Usage: ", err.lstrip()), given
+
+
+def _with_ids(arguments: list[str], place: Path) -> list[str]:
+    run = StockRoom(place).experiment.runs()[0].id
+    [experiment] = list_experiments(LocalStore(place / "store[x]"))
+    known = {"RUN": run, "EXP": experiment.experiment}
+    return [known.get(each, each.replace("RUN", run)) for each in arguments]
 
 
 def test_names_are_shown_whole(typed: Typed, place: Path) -> None:
