@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hopyard.data import open_dataset, prepare
 from hopyard.errors import TrialError
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
-from hopyard.tune import GridSearch, Run, hp_choice
+from hopyard.tune import GridSearch, Run, hp_choice, load_model
 
 
 def points(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -365,3 +366,20 @@ def test_two_processes_train_a_trial_as_one_that_takes_two_batches_a_step(
             cross_entropy(model(x[rows]), y[rows]).backward()
             optimizer.step()
     assert_equal(run, model)
+
+
+def test_a_saved_model_has_its_code_with_it(
+    definition: Callable[..., Path], experiment: Callable[..., Run], tmp_path: Path
+) -> None:
+    code = TRIAL.replace("torch.nn.Linear(8, 2))", "torch.nn.Linear(8, widths.OUTPUTS))")
+    code = code.replace("import torch\n", "import torch\nimport widths\n", 1)
+    run = experiment(definition(code, widths_dot_py="OUTPUTS = 2\n"))
+    run.best.save(tmp_path / "saved")
+    expected = run.best.torch().state_dict()
+    shutil.rmtree(tmp_path / "store")
+    shutil.rmtree(tmp_path / "definition")
+    module = load_model(tmp_path / "saved").torch()
+    for name, value in module.state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=0)
+    x, _ = points(10, 3)
+    assert module(x).shape == (10, 2)

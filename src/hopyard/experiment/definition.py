@@ -168,7 +168,7 @@ def pack(directory: str | os.PathLike[str], store: Store) -> Definition:
     return Definition(name, listed.files, listed.bytes)
 
 
-def unpack(store: Store, digest: str, folder: Path) -> Path:
+def unpack(store: Store | bytes, digest: str, folder: Path) -> Path:
     """The working directory of a trial: unpacked below ``folder``, or as it was left there by an earlier call.
 
     Any number of processes may call it at once for the same ``folder``. A directory that a killed process, or a power
@@ -176,6 +176,7 @@ def unpack(store: Store, digest: str, folder: Path) -> Path:
     of the machine.
 
     Args:
+        store: has the definition, or is the definition itself, as ``definition_archive`` gives it.
         digest: of a definition that ``pack`` stored.
         folder: for this trial alone; made if it is not there.
 
@@ -188,14 +189,18 @@ def unpack(store: Store, digest: str, folder: Path) -> Path:
     target = folder / machine()
     if target.is_dir():
         return target
-    archive = get_whole(store, definition_object(digest))
+    if isinstance(store, bytes):
+        archive, where = store, "the model's definition"
+    else:
+        archive = definition_archive(store, digest)
+        where = f"{store.url}/{definition_object(digest)}"
     with write_errors(target):
         files.make_directory(folder)
         sweep(str(folder))
         temporary = folder / temporary_name()
         files.new_directory(temporary)
         try:
-            _extract(archive, digest, temporary, f"{store.url}/{definition_object(digest)}")
+            _extract(archive, digest, temporary, where)
             files.rename(temporary, target)
         except OSError:
             if not target.is_dir():  # no other process was faster
@@ -205,6 +210,15 @@ def unpack(store: Store, digest: str, folder: Path) -> Path:
     return target
 
 
+def definition_archive(store: Store, digest: str) -> bytes:
+    """The bytes that a store has of a definition.
+
+    Raises:
+        NotFoundError: it has no such definition.
+    """
+    return get_whole(store, definition_object(digest))
+
+
 def places_of(text: str, store: Store, digest: str) -> list[str]:
     """Places where a text stands in the Python files of a definition, such as ``model_def.py, line 3``.
 
@@ -212,7 +226,7 @@ def places_of(text: str, store: Store, digest: str) -> list[str]:
         NotFoundError: the store has no such definition.
     """
     found = []
-    with tarfile.open(fileobj=io.BytesIO(get_whole(store, definition_object(digest)))) as tar:
+    with tarfile.open(fileobj=io.BytesIO(definition_archive(store, digest))) as tar:
         for header in tar:
             content = tar.extractfile(header) if header.isreg() and header.name.endswith(".py") else None
             lines = [] if content is None else content.read().split(b"\n")
@@ -235,7 +249,7 @@ def extract(store: Store, digest: str, folder: Path) -> None:
     Raises:
         What ``unpack`` raises, and StorageError if the directory is there.
     """
-    archive = get_whole(store, definition_object(digest))
+    archive = definition_archive(store, digest)
     with write_errors(folder):
         files.new_directory(folder)
         _extract(archive, digest, folder, f"{store.url}/{definition_object(digest)}")

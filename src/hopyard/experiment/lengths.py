@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from hopyard.data.base import Partitioned
+from hopyard.data.columns.policies import Policies
 from hopyard.data.schema import Schema
 from hopyard.errors import UsageError
 
@@ -132,7 +133,7 @@ class OwnData:
     rows: int
 
     schema: ClassVar[Schema] = Schema(())
-    policies = None
+    policies: ClassVar[Policies] = Policies(schema)
 
     def __len__(self) -> int:
         return self.rows

@@ -18,14 +18,14 @@ import time
 import traceback
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hopyard.data.cache.node import cache_directory
 from hopyard.errors import EstimatorError
 from hopyard.experiment.context import TrialContext
-from hopyard.experiment.definition import unpack
+from hopyard.experiment.definition import definition_archive, unpack
 from hopyard.experiment.downloads import Downloads
 from hopyard.experiment.lengths import Facts, Visits
 from hopyard.experiment.secrets import resolve_secrets
@@ -103,7 +103,7 @@ class TrialFunction:
     """Function from a point of the hyperparameters to the estimator of a trial, as searches take it.
 
     Attributes:
-        store: has the model definition.
+        store: has the model definition, or is the definition itself, as ``definition_archive`` gives it.
         definition: digest of the model definition.
         entrypoint: ``module:name`` of the trial class or function.
         data: field of the configuration, with references to secrets.
@@ -116,7 +116,7 @@ class TrialFunction:
         run: URL of the run's folder; empty: training is tried out; None: the trained model is used.
     """
 
-    store: Store
+    store: Store | bytes
     definition: str
     entrypoint: str
     data: Mapping[str, Any]
@@ -134,6 +134,12 @@ class TrialFunction:
     def of_trial(self, trial: int, run: str | None) -> TrialFunction:
         """The function for this trial of the run that has this URL."""
         return TrialFunction(**{**self.__dict__, "trial": trial, "run": run})
+
+    def with_definition(self) -> TrialFunction:
+        """The function with its code, so that it needs no store: for a model that goes elsewhere."""
+        if isinstance(self.store, bytes):
+            return self
+        return replace(self, store=definition_archive(self.store, self.definition), run=None)
 
     def __call__(self, params: dict[str, Any]) -> Estimator:
         """The estimator of the trial with this point.

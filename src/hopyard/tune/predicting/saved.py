@@ -101,6 +101,9 @@ def write_model(store: Store, info: ModelInfo, weights: Weights) -> None:
     tree = load_weights(info, weights)
     if has_trunk(tree):
         program = _with_trunk(program, info, tree)
+    make = program.estimator_gen_fn
+    if hasattr(make, "with_definition"):  # an experiment's, whose code is in the store of the run
+        program = replace(program, estimator_gen_fn=make.with_definition())
     name = _save_with_code(store, program)
     state = save_state(store.at(STATE_FOLDER), tree)
     content = {
