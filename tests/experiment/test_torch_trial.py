@@ -255,6 +255,25 @@ def test_a_trial_over_a_dataset_hops_between_partitions_as_a_search_does(
 
 
 @pytest.mark.parametrize(
+    "options",
+    ["", ", transform=lambda batch, rng: dict(x=batch['x'].astype('float32'), y=batch['y'])", ", views=True"],
+    ids=["no output", "a transform of arrays", "views"],
+)
+def test_batches_of_a_dataset_are_tensors_whatever_output_the_loader_has(
+    options: str, definition: Callable[..., Path], experiment: Callable[..., Run], tmp_path: Path
+) -> None:
+    x, y = (values.numpy() for values in points(400, 1))
+    data = LocalStore(tmp_path / "data")
+    prepare({"x": x, "y": y}, data, validation=0.25, feature_columns=["x"], label_columns=["y"])
+    said = DATASET if "views" not in options else DATASET.replace("shuffle=True, ", "")
+    assert said.count(', output="torch"') == 2
+    tensors = experiment(definition(said), data={"store": data.url})
+    assert outcome(tensors) == outcome(
+        experiment(definition(said.replace(', output="torch"', options)), data={"store": data.url})
+    )
+
+
+@pytest.mark.parametrize(
     ("length", "visits"),
     [({"epochs": 3}, 3), ({"records": 301}, 2), ({"batches": 75}, 2), ({"batches": 76}, 3)],
 )

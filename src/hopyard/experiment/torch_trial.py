@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from hopyard.data.contract import RowSource
 from hopyard.data.loader import Loader
 from hopyard.data.outputs.torch_loader import TorchLoader
+from hopyard.data.outputs.torch_output import as_tensor
 from hopyard.errors import EstimatorError
 from hopyard.experiment.context import TrialContext
 from hopyard.experiment.lengths import Facts, Visits
@@ -40,9 +42,9 @@ _LOADERS = "a torch.utils.data.DataLoader, or context.dataset('train').loader(..
 class TorchTrial(ABC):
     """A PyTorch model with its data and its training, as an experiment's entrypoint names it.
 
-    A trial whose data loaders are those of Hopyard (``context.dataset("train").loader(..., output="torch")``) is
-    trained partition by partition, and hops between workers; with any other loader it trains in stretches of
-    batches, and stays where it is.
+    A trial whose data loaders are those of Hopyard (``context.dataset("train").loader(...)``) is trained partition
+    by partition, and hops between workers; their batches are tensors, also without ``output="torch"``. With any other
+    loader it trains in stretches of batches, and stays where it is.
 
     Args:
         context: hyperparameters and data of the trial.
@@ -152,20 +154,20 @@ class TorchTrialReplica(TorchReplica):
         given = self._given
         loader = hopyard_loader(given.training)
         if isinstance(visit.rows, OneBatch):
-            return _counted(visit, itertools.islice(given.training, 1))
+            return _counted(visit, itertools.islice(given.training, 1), loader)
         if loader is not None:
             seed = derive_seed(visit.seed, "order", visit.partition)
-            return _counted(visit, loader.over(_of_dataset(visit), seed=seed, epoch=visit.epoch))
+            return _counted(visit, loader.over(_of_dataset(visit), seed=seed, epoch=visit.epoch), loader)
         assert self._own is not None
         return _counted(visit, self._own.read_visit(derive_seed(visit.seed, "order")))
 
     def _validation_batches(self, visit: Visit) -> Iterable[Any]:
         given = self._given
-        if isinstance(visit.rows, OneBatch):
-            return _counted(visit, itertools.islice(given.validation, 1))
         loader = hopyard_loader(given.validation)
+        if isinstance(visit.rows, OneBatch):
+            return _counted(visit, itertools.islice(given.validation, 1), loader)
         if loader is not None:
-            return _counted(visit, loader.over(_of_dataset(visit), seed=visit.seed, epoch=0))
+            return _counted(visit, loader.over(_of_dataset(visit), seed=visit.seed, epoch=0), loader)
         return _counted(visit, one_pass(given.validation, derive_seed(visit.seed, "validation")))
 
     def _measure(self, batches: Iterable[Any]) -> MetricSet:
@@ -227,10 +229,11 @@ def _of_dataset(visit: Visit) -> RowSource:
     return visit.rows
 
 
-def _counted(visit: Visit, batches: Iterable[Any]) -> Iterator[Any]:
+def _counted(visit: Visit, batches: Iterable[Any], of_dataset: Loader | None = None) -> Iterator[Any]:
+    """The batches; what they read is counted. Those of a dataset of ours are tensors, whatever ``output=`` was."""
     for batch in batches:
         visit.read.total += bytes_of(batch)
-        yield batch
+        yield batch if of_dataset is None else _with_each(_as_tensor, batch)
 
 
 def _returned(trial: TorchTrial, method: str, value: Any, kind: type) -> Any:
@@ -291,12 +294,28 @@ def _no_prediction(trial: TorchTrial) -> EstimatorError:
 
 def _moved(batch: Any, device: torch.device) -> Any:
     """The batch with its tensors, in lists, tuples and mappings of any depth, on a device."""
-    if isinstance(batch, torch.Tensor):
-        return batch if batch.device == device else batch.to(device, non_blocking=True)
+
+    def moved(part: Any) -> Any:
+        if not isinstance(part, torch.Tensor) or part.device == device:
+            return part
+        return part.to(device, non_blocking=True)
+
+    return _with_each(moved, batch)
+
+
+def _as_tensor(part: Any) -> Any:
+    """An array of numbers as a tensor over the same memory; of one that may not be written to, as a copy."""
+    if isinstance(part, np.ndarray) and not part.flags.writeable and part.dtype != object:
+        part = part.copy()
+    return as_tensor(part)
+
+
+def _with_each(change: Callable[[Any], Any], batch: Any) -> Any:
+    """The batch with each part, in lists, tuples and mappings of any depth, changed."""
     if isinstance(batch, Mapping):
-        return {key: _moved(part, device) for key, part in batch.items()}
+        return {key: _with_each(change, part) for key, part in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_moved(part, device) for part in batch))
+        return type(batch)(*(_with_each(change, part) for part in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(_moved(part, device) for part in batch)
-    return batch
+        return type(batch)(_with_each(change, part) for part in batch)
+    return change(batch)

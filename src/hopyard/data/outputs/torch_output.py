@@ -20,12 +20,13 @@ def as_tensors(batch: Batch) -> Batch:
     return {
         name: torch.from_numpy(values)
         if type(values) is np.ndarray and values.dtype is not _OBJECTS
-        else _as_tensor(values)
+        else as_tensor(values)
         for name, values in batch.items()
     }
 
 
-def _as_tensor(values: Any) -> Any:
+def as_tensor(values: Any) -> Any:
+    """An array as a tensor over the same memory; a ``Ragged`` as one of tensors; all else, and object arrays, stay."""
     if isinstance(values, Ragged):
         return Ragged(torch.from_numpy(values.values), torch.from_numpy(values.offsets))  # type: ignore[arg-type]
     if not isinstance(values, np.ndarray) or values.dtype == object:
@@ -69,4 +70,4 @@ class MapStyleDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
 def _rows(values: Any) -> Any:
     """Something whose items are the rows as tensors (or strings, or bytes)."""
-    return [torch.from_numpy(row) for row in values] if isinstance(values, Ragged) else _as_tensor(values)
+    return [torch.from_numpy(row) for row in values] if isinstance(values, Ragged) else as_tensor(values)
