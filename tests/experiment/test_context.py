@@ -104,3 +104,26 @@ def test_datasets_are_named_by_data(downloads: Downloads, tmp_path: Path) -> Non
         "dataset('train') asks for a dataset, but data of the configuration names none: it has bucket, train. Write "
         "data: {train: URL}, with the URL or path of Parquet files or of a prepared dataset, or data: {store: URL}."
     )
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "field"),
+    [({"train": "rows.parquet"}, "train", "train"), ({"store": "prepared"}, "val", "store")],
+)
+def test_a_relative_path_of_a_dataset_is_said_to_begin_at_the_trials_directory(
+    downloads: Downloads, data: Any, name: str, field: str
+) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        context(downloads, data).dataset(name)
+    assert str(caught.value).startswith(
+        f"data.{field} of the configuration is {data[field]!r}, a path relative to the trial's working directory, "
+        "which is its own copy of the model definition. Write an absolute path or a URL. "
+    )
+
+
+def test_an_absolute_path_without_a_dataset_is_not_said_to_be_relative(
+    downloads: Downloads, tmp_path: Path
+) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        context(downloads, {"store": str(tmp_path)}).dataset()
+    assert "relative" not in str(caught.value)

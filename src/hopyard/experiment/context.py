@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hopyard.errors import UsageError
+from hopyard.errors import NotFoundError, UsageError
 from hopyard.experiment.secrets import resolve_secrets
 from hopyard.wording import nearest, some_names
 
@@ -139,6 +139,9 @@ class TrialContext:
             name: a field of ``data``, or a split.
             options: those of ``hopyard.data.open_dataset``.
 
+        Paths are absolute: one that is relative begins at the trial's working directory, its own copy of the model
+        definition.
+
         Raises:
             UsageError: ``data`` has neither; or its value is no path or URL.
             NotFoundError: nothing is there.
@@ -154,4 +157,13 @@ class TrialContext:
                 "of Parquet files or of a prepared dataset, or data: {store: URL}."
             )
         split: Literal["train", "val"] = "val" if name == "val" else "train"
-        return open_dataset(place, split, **options)
+        try:
+            return open_dataset(place, split, **options)
+        except NotFoundError as error:
+            if "://" in place or Path(place).is_absolute():
+                raise
+            field = name if name in data else "store"
+            raise NotFoundError(
+                f"data.{field} of the configuration is {place!r}, a path relative to the trial's working directory, "
+                f"which is its own copy of the model definition. Write an absolute path or a URL. {error}"
+            ) from None
