@@ -96,6 +96,6 @@ def experiment(tmp_path: Path) -> Callable[..., Run]:
         }
         backend = InlineBackend() if backend is None else backend
         where = LocalStore(tmp_path / store)
-        return create(complete(config), folder, where, backend, progress=False, **(options or {}))
+        return create(complete(config), folder, where, backend, **{"progress": False, **(options or {})})
 
     return run

@@ -107,6 +107,39 @@ def test_environment_variables_are_there_before_code_is_imported(
     assert not [path for path in files if b"very-secret-value" in path.read_bytes()]
 
 
+@pytest.mark.parametrize("how", ["print(key, file=sys.stderr); print('key', key)", "raise ValueError(key)"])
+def test_secrets_that_code_shows_are_masked(
+    how: str,
+    definition: Definition,
+    experiment: Experiment,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    code = f"""
+    import sys
+
+    def main(context):
+        key = context.get_data_config()["key"]
+        context.report(accuracy=1)
+        {how}
+        context.report(accuracy=2)
+    """
+    monkeypatch.setenv("HOPYARD_TEST_KEY", "very-secret-value")
+    fields = {**FUNCTIONS, "data": {"key": "${secret:HOPYARD_TEST_KEY}"}, "max_restarts": 1}
+    backend = LocalBackend(num_workers=1)
+    run = experiment(definition(code), backend, options={"progress": True}, **fields)
+    shown = "".join(capfd.readouterr())
+    assert "***" in shown
+    assert "very-secret-value" not in shown
+    if "raise" in how:
+        (trial,) = run.failures()
+        assert trial.error is not None
+        assert trial.error.message == "***"
+    files = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    assert not [path for path in files if b"very-secret-value" in path.read_bytes()]
+
+
 @pytest.mark.parametrize(
     ("code", "entrypoint", "message"),
     [

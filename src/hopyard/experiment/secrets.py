@@ -3,7 +3,8 @@
 A reference stands in the texts of ``data`` and ``environment``, alone or within a longer text. What is stored, shown
 and sent to other machines has the reference. The value is looked up where it is needed, on the machine that needs it:
 in the environment variable NAME, else in the file ``$HOPYARD_SECRETS``, by default ``~/.config/hopyard/secrets.yaml``,
-with lines ``NAME: 'value'``. Nobody but the user may be able to read that file.
+with lines ``NAME: 'value'``. Nobody but the user may be able to read that file. Where a trial's code prints the value,
+or raises it in an error, it is masked.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from hopyard.errors import ConfigError
 from hopyard.experiment.problems import Problem, problems_error, texts
 from hopyard.experiment.yaml_text import read_yaml_file
+from hopyard.masking import hide
 from hopyard.search.spaces import name_of
 
 _OPENING = "${secret:"
@@ -46,6 +48,7 @@ def resolve_secrets(value: Any, where: str = "data") -> Any:
                 continue
             secret = os.environ.get(name) or _stored_secrets().get(name)
             if secret is not None:
+                hide(secret)
                 found[name] = secret
                 continue
             rule = (

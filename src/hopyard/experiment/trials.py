@@ -29,6 +29,7 @@ from hopyard.experiment.definition import definition_archive, unpack
 from hopyard.experiment.downloads import Downloads
 from hopyard.experiment.lengths import Facts, Visits
 from hopyard.experiment.secrets import resolve_secrets
+from hopyard.masking import masked_output
 from hopyard.storage import Store, files
 from hopyard.training.estimator import Estimator
 from hopyard.wording import nearest
@@ -67,7 +68,8 @@ class Surroundings:
         self._forget_others()
         sys.path.insert(0, str(self.code))
         try:
-            yield
+            with masked_output(sys.stdout, sys.stderr):
+                yield
         finally:
             sys.path[:] = path
             for name, value in known.items():

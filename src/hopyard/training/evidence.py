@@ -9,6 +9,7 @@ from pathlib import Path
 
 import hopyard
 from hopyard.errors import Evidence, HopyardError
+from hopyard.masking import masked
 from hopyard.wording import unstyled
 
 _OURS = str(Path(hopyard.__file__).parent)
@@ -19,9 +20,9 @@ def gather(error: BaseException, phase: str, partition: int | None, log_tail: st
     """The evidence of ``error``, raised in ``phase`` on ``partition``; call it in the handler."""
     return Evidence(
         kind=type(error).__name__,
-        message=unstyled(str(error)),
-        traceback=unstyled(trimmed_traceback(error)),
-        log=unstyled(_last_lines(log_tail)),
+        message=masked(unstyled(str(error))),
+        traceback=masked(unstyled(trimmed_traceback(error))),
+        log=masked(unstyled(_last_lines(log_tail))),
         partition=partition,
         phase=phase,
     )
