@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,10 @@ def invoke(*arguments: str, code: int = 0, given: str | None = None) -> Result:
         raise done.exception
     assert done.exit_code == code, done.output
     return done
+
+
+def run_command(*arguments: str) -> str:
+    return CliRunner().invoke(app, ["run", *arguments], catch_exceptions=False).output
 
 
 def typed(*arguments: str, words: int = 1) -> Any:
@@ -192,6 +197,34 @@ def test_the_status_is_1_if_it_fails_and_the_message_says_why(tmp_path: Path, ho
     assert done.returncode == 1
     assert done.stderr.startswith("TrialError: the first 2 trials fail alike")
     assert "ValueError: on purpose" in done.stderr
+
+
+def test_the_failure_of_all_trials_stays_known(
+    own: Path, until: Callable[[Callable[[], bool]], None]
+) -> None:
+    Path("code/model_def.py").write_text("def main(context):\n    raise ValueError('on purpose')\n")
+    found = typed("create", "const.yaml", "code", "--config", "max_restarts=0", "--detach")
+    experiment, output = found["experiment"], found["output"]
+    until(lambda: "TrialError: the first 2 trials fail alike" in Path(output).read_text())
+    until(lambda: open_experiment("experiments", experiment).holder is None)
+    [listed] = [each for each in typed("list") if each["experiment"] == experiment]
+    assert (listed["status"], listed["error"]) == ("interrupted", "ValueError: on purpose")
+    assert f"{experiment}: ValueError: on purpose" in invoke("list").output
+    assert f"{experiment}: ValueError: on purpose" in run_command("list", "experiments")
+    described = typed("describe", experiment)
+    assert (described["error"]["kind"], described["error"]["message"]) == ("ValueError", "on purpose")
+    assert [each["status"] for each in described["trials"]] == ["not begun"] * 2
+    assert described["output"] == output
+    shown = invoke("describe", experiment).output
+    assert "2 trials (2 not begun)" in shown
+    assert "all trials failed alike before any unit was done: ValueError: on purpose (train" in shown
+    assert f"what its driver said is in {output} on {socket.gethostname()}" in shown
+    assert "mend the code, and create it again; if the code is not to blame, go on with it: hopyard" in shown
+    assert f"what its driver said is in {output} on " in invoke("logs", experiment).stderr
+    assert (
+        json.loads(run_command("describe", "experiments", experiment, "--json"))["error"]
+        == described["error"]
+    )
 
 
 # Looking

@@ -115,6 +115,7 @@ def test_describe(place: Path) -> None:
             "data_away_bytes": None,
         },
         "broken_rules": [],
+        "error": None,
     }
     assert [trial["trial"] for trial in trials] == [trial.number for trial in run.state.ranked()]
     whole, failed = trials[0], trials[-1]

@@ -69,7 +69,8 @@ def list_command(store: StoreOption = "experiments", as_json: JsonOption = False
     console().print(table)
     for each in found:
         if each.error is not None:
-            say(each.error, style="red")
+            what = "" if each.status == UNREADABLE else f"{each.experiment}: "
+            say(f"{what}{each.error}", style="red")
 
 
 def _line(each: ExperimentSummary) -> tuple[str, ...]:
@@ -127,13 +128,28 @@ def describe(
         say(f"trials began from trial {about['warm_start']['trial']} of {about['warm_start']['experiment']}")
     say(f"{count_trials(run)}\n")
     show_trials(run, totals, broken, most)
+    if output := _output_of(run):
+        say(output)
     option = option_of(store)
-    if run.status in ENDED:
+    if run.state.gave_up is not None:
+        say(
+            "mend the code, and create it again; if the code is not to blame, go on with it: hopyard experiment resume "
+            f"{experiment}{option}"
+        )
+    elif run.status in ENDED:
         say(f"get its best weights: hopyard experiment checkpoints download {experiment} best DIR{option}")
     elif run.holder is not None and run.status != "paused":
         say(f"follow it: hopyard experiment logs {experiment} --follow{option}")
     else:
         say(f"go on with it: hopyard experiment resume {experiment}{option}")
+
+
+def _output_of(run: Run) -> str:
+    """Where what the last driver said is, if nobody saw it; else nothing."""
+    session = run.state.session
+    if "output" not in session:
+        return ""
+    return f"what its driver said is in {session['output']} on {session['host']}"
 
 
 def _described(run: Run, totals: Totals, broken: list[str], most: int | None) -> dict[str, Any]:
@@ -150,6 +166,7 @@ def _described(run: Run, totals: Totals, broken: list[str], most: int | None) ->
         "definition": about["definition"],
         "length": about["length"],
         "warm_start": warm and {name: warm[name] for name in ("experiment", "trial", "epoch")},
+        "output": run.state.session.get("output"),
         **found,
     }
 
@@ -171,7 +188,7 @@ def logs(
 ) -> None:
     """Show what trials printed, with the time. Ctrl-C ends the following, not the experiment."""
     opened = open_store_of(store)
-    open_experiment(opened, experiment)
+    run = open_experiment(opened, experiment)
     lines = read_logs(opened, experiment, trial=trial, since=_since(since), tail=tail, follow=follow)
     shown = False
     try:
@@ -186,6 +203,8 @@ def logs(
         return
     if not shown and not as_json:
         complain("nothing was printed that these options ask for.")
+    if output := _output_of(run):
+        complain(output)
 
 
 def _since(text: str | None) -> datetime | None:

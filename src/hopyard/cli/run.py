@@ -70,6 +70,9 @@ def _show_list(found: dict[str, RunSummary | StorageError], none: str) -> None:
     for each in found.values():
         if isinstance(each, StorageError):
             say(str(each), style="red")
+    for run_id, each in found.items():
+        if isinstance(each, RunSummary) and each.error is not None:
+            say(f"{run_id}: {each.error}", style="red")
 
 
 @app.command()
@@ -108,6 +111,8 @@ def show_trials(run: Run, totals: Totals, broken: Sequence[str], most: int | Non
     for trial in run.failures():
         assert trial.error is not None
         say(f"trial {trial.number} failed: {trial.error.describe()}")
+    if run.state.gave_up is not None:
+        say(f"all trials failed alike before any unit was done: {run.state.gave_up.describe()}")
     for rule in broken:
         say(f"broken: {rule}", style="red")
     if run.state.units and not broken:

@@ -19,12 +19,13 @@ UNREADABLE = "unreadable"
 
 
 def summary_json(run_id: str, run: RunSummary | StorageError) -> dict[str, Any]:
-    """A run of a list; a run that cannot be read has the reason in ``error``, and null in place of the rest."""
+    """A run of a list; a run that cannot be read has the reason in ``error``, and null in place of the rest. ``error``
+    of another one is the failure for which its driver gave up, or null."""
     keys = ("begun", "num_trials", "metric", "best", "driver")
     if isinstance(run, StorageError):
         return {"run": run_id, "status": UNREADABLE, **dict.fromkeys(keys), "error": str(run)}
     values = (time_json(run.created), run.trials, run.metric, run.best, driver_json(run.holder))
-    return {"run": run_id, "status": run.status, **dict(zip(keys, values, strict=True)), "error": None}
+    return {"run": run_id, "status": run.status, **dict(zip(keys, values, strict=True)), "error": run.error}
 
 
 def run_json(run: Run, totals: Totals, broken: Sequence[str], most: int | None = None) -> dict[str, Any]:
@@ -47,6 +48,7 @@ def run_json(run: Run, totals: Totals, broken: Sequence[str], most: int | None =
         "trials": [_trial(state, trial) for trial in state.ranked()[:most]],
         "schedule": _schedule(totals),
         "broken_rules": broken,
+        "error": _error(state.gave_up),
     }
 
 

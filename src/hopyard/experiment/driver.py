@@ -60,15 +60,21 @@ class Driving:
     warm_start: WarmStart | None = None
 
     def here(
-        self, *, progress: bool = True, observers: Sequence[Observer] = (), test: bool = False
+        self,
+        *,
+        progress: bool = True,
+        observers: Sequence[Observer] = (),
+        test: bool = False,
+        output: str | None = None,
     ) -> Run | None:
-        """Drive the experiment in this process, to its end."""
+        """Drive the experiment in this process, to its end. ``output``: file that gets what the process says."""
         backend = self.backend
         if backend is None or isinstance(backend, str):
             backend = backend_named(backend or "local", self.workers or self.config.resources.workers)
         return launch(
             self.config, self.definition, self.store, backend, test=test, fresh=self.fresh, progress=progress,
             run_id=self.run_id, take_over=self.take_over, warm_start=self.warm_start, observers=observers,
+            output=output,
         )  # fmt: skip
 
     def detached(self) -> Started:
@@ -109,7 +115,7 @@ class Driving:
         try:
             with open(reading, encoding="utf-8") as told:  # noqa: PTH123 - a pipe
                 assert process.stdin is not None
-                process.stdin.write(json.dumps(self._to_json()).encode())
+                process.stdin.write(json.dumps({**self._to_json(), "output": str(log)}).encode())
                 process.stdin.close()
                 line = told.readline()
         except BaseException:  # Ctrl-C: nobody has been told of it yet
@@ -226,10 +232,12 @@ def main() -> None:
         with pipe:
             pipe.write(json.dumps(said) + "\n")
 
-    driving = Driving._from_json(json.load(sys.stdin))
+    fields = json.load(sys.stdin)
+    output = fields.pop("output")
+    driving = Driving._from_json(fields)
     teller = _Teller(driving.store.runs, write)
     try:
-        run = driving.here(progress=False, observers=[teller])
+        run = driving.here(progress=False, observers=[teller], output=output)
         assert run is not None
         teller.begun(run.state.header)
         print(f"{run.run_id}: {run.status}", flush=True)

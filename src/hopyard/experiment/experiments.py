@@ -10,7 +10,7 @@ from typing import Any
 
 from hopyard.backend import Backend
 from hopyard.errors import NotFoundError, RunHeldError, StorageError, UsageError
-from hopyard.experiment.config import ExperimentConfig, complete, read_config
+from hopyard.experiment.config import ExperimentConfig, complete, files_of, read_config
 from hopyard.experiment.definition import definition_object, pack
 from hopyard.experiment.driver import BACKENDS, Driving
 from hopyard.experiment.launching import ExperimentSearch, WarmStart
@@ -44,7 +44,7 @@ def create(
 
     Args:
         config: the configuration, its fields, or the path of its YAML file.
-        directory: the model definition directory.
+        directory: the model definition directory. The configuration's own file is left out, if no Python file names it.
         store: keeps the definition, the run, and the states of its trials.
         backend: runs the trials: a backend, or the name of one, ``"local"``, ``"ray"`` or ``"spark"``. None: processes
             on this machine, as many as ``resources.workers`` says.
@@ -60,12 +60,14 @@ def create(
         RunHeldError: another process drives this experiment.
         Preempted: as ``Search.fit``.
     """
+    written: list[Path] = []
     if isinstance(config, str | os.PathLike):
-        config = read_config(Path(config))
+        path = Path(config)
+        config, written = read_config(path), files_of(path)
     elif not isinstance(config, ExperimentConfig):
         config = complete(config)
     opened = open_store(store)
-    driving = Driving(config, pack(directory, opened).digest, opened, backend, fresh=fresh)
+    driving = Driving(config, pack(directory, opened, written).digest, opened, backend, fresh=fresh)
     if test:
         driving.here(progress=progress, test=True)
         return None
@@ -96,7 +98,8 @@ class ExperimentSummary:
         metric: by which trials are ranked, a key of histories.
         best: the best value so far, None without any.
         holder: who drives it now (``host``, ``pid``, ``since``), or None.
-        error: None, or why it cannot be read.
+        error: None, or why it cannot be read, or the failure for which its last driver gave up: all trials failed alike
+            before any unit was done.
     """
 
     experiment: str
@@ -133,6 +136,7 @@ def _summary(store: Store, run_id: str) -> ExperimentSummary:
     return ExperimentSummary(
         run_id, run.status, config.get("name"), config.get("description", ""), tuple(config.get("labels", ())),
         run.created, run.trials, run.metric, run.best, run.holder,
+        run.error,
     )  # fmt: skip
 
 
@@ -222,7 +226,7 @@ def resumed(
     """What the next driver of an experiment is to do."""
     about = run.state.header["experiment"]
     if backend is None:
-        last = _last_session(store, run.run_id)
+        last = run.state.session
         if last.get("backend") in BACKENDS:
             backend, workers = last["backend"], workers or last["workers"]
     warm = about.get("warm_start")
@@ -230,14 +234,6 @@ def resumed(
         complete(about["config"]), about["definition"], store, backend, workers, run_id=run.run_id, take_over=take_over,
         warm_start=None if warm is None else WarmStart.from_json(warm),
     )  # fmt: skip
-
-
-def _last_session(store: Store, run_id: str) -> JournalRecord:
-    last: JournalRecord = {}
-    for record in read_records(store.runs.at(run_id)):
-        if record["r"] == "session":
-            last = record
-    return last
 
 
 # Forks

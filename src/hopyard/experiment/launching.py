@@ -115,6 +115,7 @@ def launch(
     take_over: bool = False,
     warm_start: WarmStart | None = None,
     observers: Sequence[Observer] = (),
+    output: str | None = None,
 ) -> Run | None:
     """Run an experiment, or go on with it where it stopped.
 
@@ -128,6 +129,7 @@ def launch(
         take_over: also if another driver seems to hold it.
         warm_start: weights that all trials begin from.
         observers: see every record of the run.
+        output: file that gets what this process says, where nobody sees it.
 
     Raises:
         UsageError: the length or a bind mount breaks a rule. Nothing was begun.
@@ -174,6 +176,7 @@ def launch(
             progress=progress,
             run_id=run_id,
             take_over=take_over,
+            output=output,
         )
         if test:
             search.test()
@@ -339,7 +342,9 @@ class ExperimentSearch(Search):
         progress: bool,
         run_id: str | None,
         take_over: bool,
+        output: str | None,
     ) -> None:
+        self._output = output
         self._config, self._length, self._facts = config, length, facts
         self._added, self._warm_start = observers, warm_start
         self._data = TrialData(function, facts, length)
@@ -382,7 +387,10 @@ class ExperimentSearch(Search):
     def _options(self) -> Options:
         goes_where_it_was = float("inf") if self._facts.train is None else 0.0
         return replace(
-            super()._options(), max_restarts=self._config.max_restarts, hop_seconds=goes_where_it_was
+            super()._options(),
+            max_restarts=self._config.max_restarts,
+            hop_seconds=goes_where_it_was,
+            output=self._output,
         )
 
     def _observers(self) -> Sequence[Observer]:

@@ -197,9 +197,11 @@ class Hopper:
     def _begin(self, pending: Sequence[JournalRecord]) -> None:
         offset, workers = self._now(), self._backend.num_workers
         whereabouts = self._journal.whereabouts()
+        output = {} if self._options.output is None else {"output": self._options.output}
         self._commit(
             {"r": "session", "offset": offset, "workers": workers, "backend": self._backend.name}
             | whereabouts
+            | output
         )
         known = [trial.number for trial in self._state.trials.values() if trial.running]
         self._scheduler.pause()

@@ -7,7 +7,7 @@ a resumed run is where the journal ends by construction.
 Records::
 
     {"r": "run", "run_id", "format", "created", "settings", "layout", "num_epochs", "order_groups", ...}
-    {"r": "session", "driver", "host", "pid", "offset", "workers", ...}   one per driver process
+    {"r": "session", "driver", "host", "pid", "offset", "workers", "output", ...}   one per driver process
     {"r": "extend", "num_epochs", "settings"}                            the budget was raised
     {"r": "control", "c", "do", "trial", "refused"}                      a user's command (hopper.control), and why not
     {"r": "trial", "n", "params", "g", "source"}                         a trial begins
@@ -203,6 +203,10 @@ class RunState:
         self.trials: dict[int, TrialState] = {}
         self.units: int = 0
         self.sessions: int = 0
+        self.session: JournalRecord = {}
+        """The record of the last driver's session; empty before the first."""
+        self.gave_up: Evidence | None = None
+        """The failure for which the last driver gave up: the first trials failed alike, and were taken back."""
         self.budgets: list[dict[str, Any]] = []
         """``num_models`` and ``num_epochs`` that the run has had, the latest last."""
         self.controls: int = 0
@@ -282,6 +286,7 @@ class RunState:
 
     def _apply_session(self, record: JournalRecord) -> None:
         self.sessions += 1
+        self.session, self.gave_up = record, None
         self.finished, self.paused = None, False
         self._tick(record["offset"])
         self.roll_back()
@@ -338,6 +343,7 @@ class RunState:
             trial = self.trials[number]
             trial.progress = trial.durable
             if trial.status == "failed":
+                self.gave_up = self.gave_up or trial.error
                 trial.status, trial.error = "running", None
         for number in record.get("forget", ()):
             del self.trials[number]

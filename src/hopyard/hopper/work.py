@@ -60,6 +60,8 @@ class Options:
             read every partition. Then the order of visits, and so the result, depends on the workers.
         control_seconds: time between looks for users' commands.
         max_restarts: how often a trial that fails goes on from its last durable state.
+        output: file, on the driver's machine, of what the driver says, which its session's record names; None: it says
+            it to somebody.
         hop_seconds: cost of a trial going on where its state is not; see ``hopyard.hopper.scheduler``.
     """
 
@@ -72,6 +74,7 @@ class Options:
     control_seconds: float = 0.5
     max_restarts: int = 0
     hop_seconds: float = 0.0
+    output: str | None = None
 
 
 def unit_record(

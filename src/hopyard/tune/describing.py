@@ -14,8 +14,8 @@ nobody knows."""
 
 def describe_state(state: RunState, trial: TrialState) -> str:
     """A trial's status; ``"waiting"`` if it has trained as far as the searcher has allowed so far, and ``"not begun"``
-    or ``"unfinished"`` in a run that has ended before it."""
-    if trial.running and state.finished is not None:
+    or ``"unfinished"`` in a run that has ended before it, or whose driver gave up."""
+    if trial.running and (state.finished is not None or state.gave_up is not None):
         return "unfinished" if trial.progress.visits else "not begun"
     return "waiting" if trial.waits else trial.status
 

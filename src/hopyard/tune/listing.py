@@ -29,6 +29,7 @@ class RunSummary:
         best: the best value so far, None without any.
         holder: who drives it now (``host``, ``pid``, ``since``), or None.
         header: the first record of its journal.
+        error: the failure for which its last driver gave up, or None: see ``RunState.gave_up``.
     """
 
     run_id: str
@@ -39,6 +40,7 @@ class RunSummary:
     best: float | None
     holder: dict[str, Any] | None
     header: JournalRecord
+    error: str | None = None
 
 
 def check_header(records: Sequence[JournalRecord], where: str) -> None:
@@ -106,6 +108,7 @@ def summary(store: Store, run_id: str) -> RunSummary:
     return RunSummary(
         run_id, status_of(state.finished, state.paused, held), header["created"], len(state.trials), metric,
         best.value if best else None, held, header,
+        None if state.gave_up is None else f"{state.gave_up.kind}: {state.gave_up.message}",
     )  # fmt: skip
 
 
