@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from tests.experiment.case_files import cases, pairs
 
 from hopyard.errors import ConfigError
-from hopyard.experiment.config import ExperimentConfig, check_written, complete, read_config, schema
+from hopyard.experiment.config import ExperimentConfig, check_written, complete, files_of, read_config, schema
 from hopyard.experiment.determined import ADVICE, advice_for
 from hopyard.experiment.yaml_text import read_yaml, write_yaml
 
@@ -232,6 +233,15 @@ def test_a_file_with_a_template_and_overrides(tmp_path: Path) -> None:
     }
     other = write(tmp_path / "other.yaml", {"searcher": {"metric": "accuracy"}})
     assert read_config(config, template=other).searcher.metric == "accuracy"
+    assert files_of(config) == [config, tmp_path / "shared" / "base.yaml"]
+    assert files_of(config, other) == [config, other]
+    assert files_of(other) == [other]
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert files_of(pipe) == []  # reading it would wait for ever
 
 
 def test_problems_name_the_files(tmp_path: Path) -> None:

@@ -326,7 +326,7 @@ def test_a_file_that_changes_while_it_is_read(
 def test_a_file_that_goes_before_it_is_read(example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = listing(example)
     (example / "data.csv").unlink()
-    monkeypatch.setattr(definition, "listing", lambda directory, store: listed)
+    monkeypatch.setattr(definition, "listing", lambda *_: listed)
     assert "data.csv" in (message := refused(example))
     assert "cannot be read any more (No such file or directory), so nothing was stored." in message
 
@@ -379,6 +379,25 @@ def test_a_store_inside_is_left_out_and_must_not_be_the_directory(example: Path,
         f"the model definition directory '{example}' is the store {LocalStore(example).url} itself, so that every run "
         "would be part of the next definition. Use a directory of its own for the store; it may be inside."
     )
+
+
+def test_files_of_the_configuration_are_left_out_unless_code_names_them(
+    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = pack(example, MemoryStore())
+    outside = tmp_path / "const.yaml"
+    for path in (outside, example / "const.yaml", example / "package" / "base.yaml"):
+        path.write_text("seed: 1\n")
+    monkeypatch.chdir(example)
+    files = [Path("const.yaml"), example / "package" / "base.yaml"]
+    assert pack(example, MemoryStore(), files) == pack(".", MemoryStore(), files) == without
+    assert listing(example, None, files).ignored == ("const.yaml", "package/base.yaml")
+    assert listing(example, None, [outside]).ignored == ()
+    (example / "model_def.py").write_text("open('const.yaml')\n")
+    assert listing(example, None, files).ignored == ("package/base.yaml",)
+    named = pack(example, MemoryStore(), files)
+    (example / "const.yaml").write_text("seed: 1  # a comment\n")
+    assert pack(example, MemoryStore(), files).digest != named.digest
 
 
 # Unpacking

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from hopyard.backend import InlineBackend
 from hopyard.errors import NotFoundError, RunHeldError, UsageError
 from hopyard.experiment import (
+    create,
     delete,
     download_checkpoint,
     fork,
@@ -257,6 +258,28 @@ def test_a_function_that_saved_nothing_starts_nobody(
         match=rf"trial 0 of {run.run_id} saved no state to begin from. Call context.save\({{...}}\) before",
     ):
         fork(store, run.run_id, warm_start="best")
+
+
+# The configuration in the directory
+
+
+def test_a_comment_in_a_configuration_that_lies_with_the_code_makes_no_other_experiment(
+    definition: Definition, store: LocalStore
+) -> None:
+    fields = {name: value for name, value in TWO.items() if name != "searcher"}
+    folder = definition(FUNCTION, const_dot_yaml=json.dumps({**fields, "template": "base.yaml"}))
+    (folder / "base.yaml").write_text(json.dumps({"searcher": TWO["searcher"]}))
+    first = create(folder / "const.yaml", folder, store, InlineBackend(), progress=False)
+    for name in ("const.yaml", "base.yaml"):
+        (folder / name).write_text(f"# for people\n{(folder / name).read_text()}")
+    again = create(folder / "const.yaml", folder, store, InlineBackend(), progress=False)
+    assert first is not None
+    assert again is not None
+    assert (again.run_id, again.state.sessions) == (first.run_id, 1)
+    (folder / "model_def.py").write_text(f"# for people\n{FUNCTION}")
+    changed = create(folder / "const.yaml", folder, store, InlineBackend(), progress=False)
+    assert changed is not None
+    assert changed.run_id != first.run_id
 
 
 # Deletion

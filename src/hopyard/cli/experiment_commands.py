@@ -20,7 +20,7 @@ from hopyard.cli.experiment_store import (
     option_of,
 )
 from hopyard.cli.terminal import JsonOption, complain, say, show_json
-from hopyard.experiment.config import ExperimentConfig, read_config
+from hopyard.experiment.config import ExperimentConfig, files_of, read_config
 from hopyard.experiment.definition import pack
 from hopyard.experiment.driver import Driving, Started
 from hopyard.experiment.experiments import (
@@ -77,7 +77,8 @@ def create(
     made = read_config(config, template, overrides or ())
     _warn(made)
     opened = open_store_of(store, make=True)
-    driving = Driving(made, pack(directory, opened).digest, opened, backend, workers, fresh=fresh)
+    packed = pack(directory, opened, files_of(config, template))
+    driving = Driving(made, packed.digest, opened, backend, workers, fresh=fresh)
     if not test:
         _drive(driving, store, follow, as_json)
         return

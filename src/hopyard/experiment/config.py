@@ -244,13 +244,8 @@ def read_config(
         ConfigError: with all problems, each with the path of its field.
     """
     config = read_yaml_file(path)
-    named = config.pop("template", None)
-    if named is not None and not isinstance(named, str):
-        rule = f"is {kind_of(named)}, but it must be the path of a file. Write template: base.yaml."
-        raise problems_error(str(path), [("template", rule)])
+    template = _template_of(config.pop("template", None), path, template)
     source = str(path)
-    if template is None and named is not None:
-        template = FilePath(path).expanduser().parent / FilePath(named).expanduser()
     if template is not None:
         below = read_yaml_file(template)
         if "template" in below:
@@ -263,6 +258,29 @@ def read_config(
         config = override(config, overrides)
         source += f" and --config {' '.join(overrides)}"
     return complete(config, source)
+
+
+def files_of(path: str | FilePath, template: str | FilePath | None = None) -> list[FilePath]:
+    """The files that ``read_config`` reads of a configuration: its own, and the template. None for a pipe, which can
+    be read only once.
+
+    Raises:
+        ConfigError: the first is no configuration.
+    """
+    if not FilePath(path).expanduser().is_file():
+        return []
+    template = _template_of(read_yaml_file(path).get("template"), path, template)
+    return [FilePath(each) for each in (path, template) if each is not None]
+
+
+def _template_of(named: Any, path: str | FilePath, template: str | FilePath | None) -> str | FilePath | None:
+    """The template that was given, or else the one that a file's field ``template`` names."""
+    if named is not None and not isinstance(named, str):
+        rule = f"is {kind_of(named)}, but it must be the path of a file. Write template: base.yaml."
+        raise problems_error(str(path), [("template", rule)])
+    if template is None and named is not None:
+        return FilePath(path).expanduser().parent / FilePath(named).expanduser()
+    return template
 
 
 def check_written(config: Mapping[str, Any], source: str = "the configuration") -> None:

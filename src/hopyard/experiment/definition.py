@@ -16,6 +16,7 @@ import os
 import posixpath
 import stat
 import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -108,12 +109,16 @@ class Definition:
     bytes: int
 
 
-def listing(directory: str | os.PathLike[str], store: Store | None = None) -> Listing:
+def listing(
+    directory: str | os.PathLike[str], store: Store | None = None, configuration: Sequence[Path] = ()
+) -> Listing:
     """The files that ``pack`` takes from a directory. Nothing is stored.
 
     Args:
         directory: the model definition directory.
         store: is left out where its own directory is inside ``directory``.
+        configuration: the files of the configuration, which counts by itself. Those inside ``directory`` are left out,
+            so that a comment in them makes no other definition, but for those whose name is in a Python file there.
 
     Raises:
         UsageError: there is no such directory; nothing of it is left by the ignore rules; it has more than
@@ -131,8 +136,11 @@ def listing(directory: str | os.PathLike[str], store: Store | None = None) -> Li
         raise UsageError(f"{what} is a file. Give the directory that holds it: {str(root.parent)!r}.")
     walk = _Walk(root, None if store is None else _own_directory(store, root))
     walk.visit("", IgnoreRules().with_file(DEFAULT_IGNORES.encode()))
-    members = tuple(sorted(walk.members, key=lambda member: member.path))
-    listed = Listing(root, members, tuple(sorted(walk.ignore_files)), tuple(sorted(walk.ignored)))
+    apart = _not_read_by_code(root, walk.members, configuration)
+    members = sorted((each for each in walk.members if each.path not in apart), key=lambda each: each.path)
+    listed = Listing(
+        root, tuple(members), tuple(sorted(walk.ignore_files)), tuple(sorted([*walk.ignored, *apart]))
+    )
     problems = [*([_oversize(listed)] if listed.bytes > MAX_BYTES else []), *walk.problems]
     if problems:
         lines = "\n  ".join(some_lines(problems, _PROBLEMS_SHOWN))
@@ -148,14 +156,17 @@ def listing(directory: str | os.PathLike[str], store: Store | None = None) -> Li
     return listed
 
 
-def pack(directory: str | os.PathLike[str], store: Store) -> Definition:
+def pack(directory: str | os.PathLike[str], store: Store, configuration: Sequence[Path] = ()) -> Definition:
     """Store a model definition directory. The same content is stored once.
+
+    Args:
+        configuration: as of ``listing``.
 
     Raises:
         UsageError: as ``listing``, or a file changed while it was read. Nothing was stored.
         StorageError: the store cannot be written.
     """
-    listed = listing(directory, store)
+    listed = listing(directory, store, configuration)
     archive, index = io.BytesIO(), []
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for member in listed.members:
@@ -274,6 +285,21 @@ def _own_directory(store: Store, root: Path) -> str | None:
             "be part of the next definition. Use a directory of its own for the store; it may be inside."
         )
     return str(own.relative_to(root.resolve()))
+
+
+def _not_read_by_code(root: Path, members: Sequence[Member], configuration: Sequence[Path]) -> set[str]:
+    """Those of the files of the configuration that are members, and whose name is in no Python file of them."""
+    there = {root.resolve() / each.path: each for each in members if each.kind != "directory"}
+    # Where its directory is, but not where a link leads: that is another file.
+    places = [each.expanduser().parent.resolve() / each.name for each in configuration]
+    apart = {there[place].path for place in places if place in there}
+    if apart:
+        code = [each for each in members if each.kind == "file" and each.path.endswith(".py")]
+        texts = [_content(root, each) for each in code]
+        apart = {
+            path for path in apart if not any(posixpath.basename(path).encode() in text for text in texts)
+        }
+    return apart
 
 
 # Listing
