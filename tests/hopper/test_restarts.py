@@ -116,6 +116,8 @@ def test_restarts_count_over_drivers(times: int, status: str, game: Any, result_
     for stop, run in killed_after_each_record(
         game, num_models=2, options=Options(max_restarts=2), behaviour=fails
     ):
+        known = [each for each in of_trial(run, "again", "end") if each.get("error")]
+        left[:] = range(times - len(known))  # a failure whose record was lost with the driver comes again
         state = run.play()
         assert state.trials[1].status == status, stop
         assert state.trials[1].restarts == len(of_trial(run, "again")) == 2
