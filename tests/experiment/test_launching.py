@@ -170,6 +170,28 @@ def test_secrets_that_code_shows_are_masked(
         ),
         ("def main(:\n", "model_def:main", r"cannot be imported: SyntaxError: .* \(model_def\.py, line 1\)"),
         (
+            "import torch\nfrom determined.pytorch import PyTorchTrial\n",
+            "model_def:main",
+            r"imports determined \(model_def\.py, line 2\), but .* here, or functions\. Write .* docs/determined\.md",
+        ),
+        (
+            "class Base: __module__ = 'determined.pytorch'\n\nclass main(Base): pass",
+            "model_def:main",
+            r"neither a TorchTrial nor a KerasTrial\. .* docs/determined\.md shows a trial of Determined and",
+        ),
+        (
+            TRIAL.replace(
+                "def train_batch(self, batch, model)", "def train_batch(self, batch, epoch_idx, batch_idx)"
+            ),
+            "model_def:Trial",
+            r"\.train_batch\(batch, epoch_idx, batch_idx\) takes other .*Write def train_batch\(self, batch, model\)\.",
+        ),
+        (
+            TRIAL.replace("def evaluate_batch(self, batch, model)", "def evaluate_batch(self, batch)"),
+            "model_def:Trial",
+            r"Trial\.evaluate_batch\(batch\) takes other arguments .* Write def evaluate_batch\(self, batch, model\)\.",
+        ),
+        (
             "import not_a_package",
             "model_def:main",
             r"cannot be imported: ModuleNotFoundError: No module named 'not_a_package' \(model_def\.py, line 1\)",

@@ -78,7 +78,7 @@ def _problem(error: ErrorDetails, parts: Mapping[str, type[Fields]]) -> Problem:
     if kind == "string_pattern_mismatch":
         rule = "is no name of a variable, which has letters, digits and _, and no digit at first. Rename it."
         return where, rule
-    advice = _advice(steps, parts)
+    advice = _advice(steps, value, parts)
     if kind == "missing":
         return where, f"is missing. {advice}"
     if kind in ("too_short", "too_long") and isinstance(value, dict):
@@ -116,9 +116,11 @@ def _unknown_field(path: Path, part: type[Fields]) -> str:
     return f"is no field{hint} Rename or remove it."
 
 
-def _advice(steps: tuple[str | int, ...], parts: Mapping[str, type[Fields]]) -> str:
+def _advice(steps: tuple[str | int, ...], value: Any, parts: Mapping[str, type[Fields]]) -> str:
     """A line to write: the example of the nearest field that has one; users' own names have none."""
     if steps[:2] == ("environment", "environment_variables") and len(steps) > 2:
+        if isinstance(value, list):  # of those for one kind of device
+            return "That is Determined's form, of which `hopyard experiment convert` makes ours."
         return "Put it in quotes."
     names = [step for step in reversed(steps) if isinstance(step, str)]
     found = [

@@ -328,6 +328,9 @@ class _Conversion:
             self.made["seed"] = seed
         if "preemption_timeout" in self._left:
             self.made["grace"] = self._left.pop("preemption_timeout")
+        if self._left.get("min_checkpoint_period") == {"epochs": 1}:
+            del self._left["min_checkpoint_period"]
+            self.made["checkpoints"] = self.made.get("checkpoints", {}) | {"every": "epoch"}
         resources = self._within("resources")
         slots = resources.pop("slots_per_trial", None)
         if slots == 0:

@@ -40,6 +40,8 @@ _KEPT_SECONDS = 7 * 86_400
 _OF_CLASSES = ("hopyard.experiment.torch_trial", "hopyard.experiment.keras_trial")
 """Modules of the classes that trials extend; those of them are imported which the trial's code has imported."""
 
+_FROM_DETERMINED = " docs/determined.md shows a trial of Determined and one of Hopyard side by side."
+
 _imported: set[str] = set()
 """Directories that this process has imported code of trials from."""
 
@@ -168,10 +170,12 @@ class TrialFunction:
             make: Callable[..., Any] = found
             contracts = {base.__name__ for base in found.__mro__ if base.__module__ in _OF_CLASSES}
             if "TorchTrial" in contracts:
-                from hopyard.experiment.torch_trial import TorchTrialEstimator
+                from hopyard.experiment.torch_trial import TorchTrial, TorchTrialEstimator
 
                 _check_whole(found, "TorchTrial")
-                return TorchTrialEstimator(make(context), surroundings, self.visits, self.run is not None)
+                trial = make(context)
+                _check_calls(trial, TorchTrial)
+                return TorchTrialEstimator(trial, surroundings, self.visits, self.run is not None)
             if "KerasTrial" in contracts:
                 from hopyard.experiment.keras_trial import KerasTrialEstimator
 
@@ -180,6 +184,7 @@ class TrialFunction:
             raise EstimatorError(
                 f"the entrypoint {self.entrypoint} is a class, but neither a TorchTrial nor a KerasTrial. Write class "
                 f"{found.__name__}(hopyard.experiment.TorchTrial), or KerasTrial, or name a function def main(context)."
+                + (_FROM_DETERMINED if any(map(_is_determineds, found.__mro__)) else "")
             )
 
     def _surroundings(self) -> Surroundings:
@@ -216,6 +221,25 @@ def _check_whole(found: type, contract: str) -> None:
         )
 
 
+def _check_calls(trial: Any, contract: type) -> None:
+    """Raise EstimatorError if a method of a trial takes other arguments than it will be given."""
+    for name in sorted(getattr(contract, "__abstractmethods__", ())):
+        wanted = list(inspect.signature(getattr(contract, name)).parameters)
+        own = inspect.signature(getattr(trial, name))
+        try:
+            own.bind(*wanted[1:])
+        except TypeError:
+            has = f"{type(trial).__name__}.{name}({', '.join(own.parameters)})"
+            raise EstimatorError(
+                f"{has} takes other arguments than a {contract.__name__} is called with. Write def {name}("
+                f"{', '.join(wanted)}).{_FROM_DETERMINED}"
+            ) from None
+
+
+def _is_determineds(base: type) -> bool:
+    return base.__module__.partition(".")[0] == "determined"
+
+
 def load_entrypoint(entrypoint: str, code: Path) -> Callable[..., Any]:
     """The class or function that ``module:name`` names, imported from a directory.
 
@@ -233,6 +257,12 @@ def load_entrypoint(entrypoint: str, code: Path) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "determined":
+            raise EstimatorError(
+                f"the entrypoint {entrypoint} imports {error.name}{_where(error, code)}, but trials are classes of "
+                "hopyard.experiment here, or functions. Write class NAME(TorchTrial), class NAME(KerasTrial), or "
+                f"def main(context).{_FROM_DETERMINED}"
+            ) from error
         raise EstimatorError(
             f"the entrypoint {entrypoint} cannot be imported: {type(error).__name__}: {error}"
             f"{_where(error, code)}. Mend it, and try it with: python -c 'import {module_name}'"
