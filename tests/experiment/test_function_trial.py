@@ -159,7 +159,10 @@ def test_a_function_that_saves_nothing_has_no_state(definition: Any, experiment:
         ("context.save(3)", r"save\(\) was given int, but takes a dict: save\(\{'model': state\}\)"),
         (
             "context.save({'a': [1, {'b': object()}]})",
-            r"save\(\) was given a object at state\['a'\]\[1\]\['b'\], but keeps numbers, .* or leave it out",
+            (
+                r"save\(\) was given a object at state\['a'\]\[1\]\['b'\], but keeps numbers, texts, bytes, .*"
+                r"\. Give pickle\.dumps\(\.\.\.\) of it, which is bytes, or leave it out\."
+            ),
         ),
         ("context.save({'a': {1.5: 1}})", r"save\(\) was given the key 1\.5 at state\['a'\], but keys are"),
         (

@@ -231,8 +231,9 @@ class FunctionContext(TrialContext):
         self._reported(values)
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Keep a state with the report that follows: numbers, texts, arrays and tensors, in dicts and lists of any
-        depth, such as ``model.state_dict()``. A trial that is interrupted after that report begins again with it, in
+        """Keep a state with the report that follows: numbers, texts, bytes, arrays and tensors, in dicts and lists of
+        any depth, such as ``model.state_dict()``; of other objects, such as an estimator of scikit-learn,
+        ``pickle.dumps(estimator)``. A trial that is interrupted after that report begins again with it, in
         ``restored()``, and its next report is the one after.
 
         Raises:
@@ -351,7 +352,7 @@ def _as_tree(value: Any, where: str) -> Any:
         return {type(value).__name__: [_as_tree(part, f"{where}[{at}]") for at, part in enumerate(value)]}
     raise UsageError(
         f"save() was given a {type(value).__name__} at state{where}, but keeps numbers, texts, bytes, arrays and "
-        "tensors, in dicts, lists and tuples. Turn it into these, or leave it out."
+        "tensors, in dicts, lists and tuples. Give pickle.dumps(...) of it, which is bytes, or leave it out."
     )
 
 
