@@ -118,7 +118,7 @@ def test_the_same_again_says_that_it_is_finished(own: Path, experiment: str) -> 
         app, ["create", "experiment", "const.yaml", "code", "--store", "experiments"], catch_exceptions=False
     )
     assert shown.exit_code == 0
-    assert f"run {experiment} is finished: its result is returned." in shown.output
+    assert f"run {experiment} is finished: its result is returned. --fresh runs it again." in shown.output
 
 
 def test_create_as_json_is_one_document_with_all_else_on_stderr(own: Path) -> None:
@@ -197,6 +197,23 @@ def test_the_status_is_1_if_it_fails_and_the_message_says_why(tmp_path: Path, ho
     assert done.returncode == 1
     assert done.stderr.startswith("TrialError: the first 2 trials fail alike")
     assert "ValueError: on purpose" in done.stderr
+
+
+def test_a_metric_that_is_no_number_in_any_trial_is_said_in_words_of_experiments(
+    tmp_path: Path, hopyard: Hopyard
+) -> None:
+    write_experiment(tmp_path)
+    code = "def main(context):\n    context.report(accuracy=float('nan'))\n"
+    (tmp_path / "code" / "model_def.py").write_text(code)
+    done = hopyard("experiment", "create", "const.yaml", "code", "--json", cwd=tmp_path)
+    assert done.returncode == 1
+    found = document(done.stdout)
+    assert (found["status"], found["best"], found["num_trials"]) == ("completed", None, 2)
+    [said] = [line for line in done.stderr.splitlines() if line.startswith("TrialError")]
+    assert said == (
+        f"TrialError: run {found['experiment']} has no model: 0 of 2 trials failed. val_accuracy was no number in any "
+        "epoch. Rank by another metric (searcher.metric), or train and validate on rows for which it is defined."
+    )
 
 
 def test_the_failure_of_all_trials_stays_known(
@@ -382,6 +399,10 @@ def test_one_that_is_driven_is_neither_resumed_nor_deleted(own: Path, experiment
         invoke("resume", experiment)
     with pytest.raises(RunHeldError, match="is held by another driver"):
         invoke("delete", experiment, "--yes")
+    with pytest.raises(RunHeldError, match="--take-over"):
+        invoke("create", "const.yaml", "code")
+    shown = invoke("create", "const.yaml", "code", "--take-over").output
+    assert f"{experiment}: completed, best val_accuracy 1.2000 in trial 1" in shown
     journal.close()
 
 

@@ -15,6 +15,7 @@ from hopyard.cli.experiment_store import (
     FollowOption,
     OverridesOption,
     StoreOption,
+    TakeOverOption,
     WorkersOption,
     open_store_of,
     option_of,
@@ -22,7 +23,7 @@ from hopyard.cli.experiment_store import (
 from hopyard.cli.terminal import JsonOption, complain, say, show_json
 from hopyard.experiment.config import ExperimentConfig, files_of, read_config
 from hopyard.experiment.definition import pack
-from hopyard.experiment.driver import Driving, Started
+from hopyard.experiment.driver import Driving, Started, check_result
 from hopyard.experiment.experiments import (
     check_paused,
     forked,
@@ -71,6 +72,7 @@ def create(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Begin anew, beside one with the same configuration and code.")
     ] = False,
+    take_over: TakeOverOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run an experiment; the same configuration and code again go on where it stopped."""
@@ -78,7 +80,7 @@ def create(
     _warn(made)
     opened = open_store_of(store, make=True)
     packed = pack(directory, opened, files_of(config, template))
-    driving = Driving(made, packed.digest, opened, backend, workers, fresh=fresh)
+    driving = Driving(made, packed.digest, opened, backend, workers, fresh=fresh, take_over=take_over)
     if not test:
         _drive(driving, store, follow, as_json)
         return
@@ -113,12 +115,7 @@ def resume(
     store: StoreOption = "experiments",
     backend: BackendOption = None,
     workers: WorkersOption = None,
-    take_over: Annotated[
-        bool,
-        typer.Option(
-            "--take-over", help="Also if another process drives it, which hangs or cannot be reached."
-        ),
-    ] = False,
+    take_over: TakeOverOption = False,
     follow: FollowOption = True,
     as_json: JsonOption = False,
 ) -> None:
@@ -142,12 +139,7 @@ def continue_command(
     store: StoreOption = "experiments",
     backend: BackendOption = None,
     workers: WorkersOption = None,
-    take_over: Annotated[
-        bool,
-        typer.Option(
-            "--take-over", help="Also if another process drives it, which hangs or cannot be reached."
-        ),
-    ] = False,
+    take_over: TakeOverOption = False,
     follow: FollowOption = True,
     as_json: JsonOption = False,
 ) -> None:
@@ -222,7 +214,8 @@ def _drive(driving: Driving, store: str, follow: bool, as_json: bool) -> None:
     assert done is not None
     if as_json:
         show_json(_outcome(done, done.status))
-    else:
+    check_result(done)
+    if not as_json:
         say(_conclusion(done, option_of(store)))
     if done.status != "completed":
         raise typer.Exit(1)

@@ -61,6 +61,10 @@ WorkersOption = Annotated[
     int | None,
     typer.Option("--workers", min=1, help="Units that run at once; none: as the configuration says."),
 ]
+TakeOverOption = Annotated[
+    bool,
+    typer.Option("--take-over", help="Also if another process drives it, which hangs or cannot be reached."),
+]
 FollowOption = Annotated[
     bool,
     typer.Option(

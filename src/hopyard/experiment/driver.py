@@ -26,7 +26,7 @@ from hopyard.experiment.config import ExperimentConfig, complete
 from hopyard.experiment.launching import WarmStart, launch
 from hopyard.hopper.hopper import Observer
 from hopyard.hopper.journal import JournalFollower
-from hopyard.hopper.state import JournalRecord, RunState
+from hopyard.hopper.state import ENDED, JournalRecord, RunState
 from hopyard.missing import missing_extra
 from hopyard.storage import Store, files, open_store
 from hopyard.storage.oserrors import write_errors
@@ -184,6 +184,12 @@ def backend_named(name: str, workers: int | None) -> Backend:
     )
 
 
+def check_result(run: Run) -> None:
+    """Raise TrialError if a run has ended, and no trial has a result; says why."""
+    if run.status in ENDED and run.state.best is None:
+        _ = run.best
+
+
 def _why(said: dict[str, Any], status: int, log: Path) -> HopyardError:
     """The error that a driver told of, or one with the last that it printed."""
     if "error" in said:
@@ -240,6 +246,7 @@ def main() -> None:
         run = driving.here(progress=False, observers=[teller], output=output)
         assert run is not None
         teller.begun(run.state.header)
+        check_result(run)
         print(f"{run.run_id}: {run.status}", flush=True)
     except HopyardError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

@@ -12,7 +12,7 @@ from hopyard.backend import Backend
 from hopyard.errors import NotFoundError, RunHeldError, StorageError, UsageError
 from hopyard.experiment.config import ExperimentConfig, complete, files_of, read_config
 from hopyard.experiment.definition import definition_object, pack
-from hopyard.experiment.driver import BACKENDS, Driving
+from hopyard.experiment.driver import BACKENDS, Driving, check_result
 from hopyard.experiment.launching import ExperimentSearch, WarmStart
 from hopyard.experiment.merging import override
 from hopyard.hopper.journal import holder, read_records
@@ -56,7 +56,7 @@ def create(
     Raises:
         ConfigError: the configuration breaks rules; has all of them.
         UsageError: the directory, the length or a bind mount breaks a rule. Nothing was begun.
-        TrialError: the trials cannot be built or trained, or all failed.
+        TrialError: the trials cannot be built or trained, all failed, or the metric was no number in any of them.
         RunHeldError: another process drives this experiment.
         Preempted: as ``Search.fit``.
     """
@@ -79,6 +79,7 @@ def _driven(driving: Driving, progress: bool, detach: bool) -> Run:
         return open_run(driving.store, driving.detached().experiment)
     run = driving.here(progress=progress)
     assert run is not None
+    check_result(run)
     return run
 
 

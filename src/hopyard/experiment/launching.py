@@ -33,6 +33,7 @@ from hopyard.training.session import Session
 from hopyard.tune.arguments import default_partitions
 from hopyard.tune.inputs import Arrays, SearchData, Splits
 from hopyard.tune.launch import kept_running
+from hopyard.tune.phrases import of_experiments, worded
 from hopyard.tune.progress import ProgressDisplay
 from hopyard.tune.run import Run
 from hopyard.tune.search import Search
@@ -117,7 +118,7 @@ def launch(
     observers: Sequence[Observer] = (),
     output: str | None = None,
 ) -> Run | None:
-    """Run an experiment, or go on with it where it stopped.
+    """Run an experiment, or go on with it where it stopped. Why one has ended without a result, ``Run.best`` tells.
 
     Args:
         definition: digest of its model definition, which is in the store.
@@ -133,7 +134,7 @@ def launch(
 
     Raises:
         UsageError: the length or a bind mount breaks a rule. Nothing was begun.
-        TrialError: the trials cannot be built or trained, or all failed.
+        TrialError: the trials cannot be built or trained, or the first of them fail alike.
         RunHeldError: another process drives this experiment.
         Preempted: as ``Search.fit``.
     """
@@ -151,9 +152,14 @@ def launch(
         metric=config.searcher.metric,
         slots=resources.slots_per_trial,
     )
-    announce = ProgressDisplay(enabled=False).say
+    announce = ProgressDisplay(enabled=False, wording=of_experiments).say
     recorder = Recorder(store.runs, echo=progress)
-    with Notice(config.grace, announce) as notice, recorded(backend, recorder), kept_running(backend):
+    with (
+        worded(of_experiments),
+        Notice(config.grace, announce) as notice,
+        recorded(backend, recorder),
+        kept_running(backend),
+    ):
         notice.check()
         preflight(backend, store)
         first = next(
@@ -416,7 +422,7 @@ class ExperimentSearch(Search):
 
     def run(self, notice: Notice) -> Run:
         """Drive the experiment to its end."""
-        return self._launch(self._data, notice).fit().run
+        return self._launch(self._data, notice).run()
 
     def test(self) -> None:
         """Run one batch of everything; a function up to its first report.

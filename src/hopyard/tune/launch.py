@@ -47,6 +47,7 @@ from hopyard.tune.environment import command, environment, environment_changes
 from hopyard.tune.inputs import Arrays, SearchData, Splits, origin
 from hopyard.tune.listing import RUN_FORMAT, check_header
 from hopyard.tune.observers import check_logs, observers_of
+from hopyard.tune.phrases import wording_of
 from hopyard.tune.progress import ProgressDisplay
 from hopyard.tune.recipe import code_along
 from hopyard.tune.run import Model, Run
@@ -93,7 +94,8 @@ class Launch:
         self._partitions_wanted, self._stops_nobody = partitions_wanted, stops_nobody
         self._pickle_search, self._notice = pickle_search, notice
         self._options, self._of_header, self._observers = options, of_header, observers
-        self._progress = ProgressDisplay(enabled=arguments.progress)
+        self._wording = wording_of(of_header)
+        self._progress = ProgressDisplay(enabled=arguments.progress, wording=self._wording)
         self._metric = metric_of(arguments.evaluation_metric, arguments.mode, inputs.has_validation)
         self._estimator = identity(arguments.estimator_gen_fn, "estimator_gen_fn")
         self._outcome: FitOutcome | None = None
@@ -107,6 +109,10 @@ class Launch:
 
     def fit(self) -> Model:
         """Find the run, or make it; returns its best model."""
+        return self.run().best
+
+    def run(self) -> Run:
+        """Find the run, or make it."""
         arguments = self._arguments
         if arguments.stock is not None:
             # It takes long to import, and few searches have a stockroom.
@@ -144,16 +150,18 @@ class Launch:
             self._notice.check()
             return self._kept(self._hop(splits, metric, facts))
 
-    def _kept(self, run: Run) -> Model:
-        """The best model; the outcome is committed, if that was asked for. Trials that failed are named, also without
-        ``progress``."""
-        best = run.best
+    def _kept(self, run: Run) -> Run:
+        """The run; its outcome is committed, if that was asked for. Trials that failed are named, also without
+        ``progress``. Of one without a result ``Run.best`` tells all."""
+        if run.state.best is None:
+            return run
         failed = [(trial.number, trial.error) for trial in run.failures() if trial.error is not None]
         if failed:
             number, error = failed[0]
             _log.warning(
                 f"{len(failed)} of {counted(len(run.state.trials), 'trial')} of run {run.run_id} failed; trial "
-                f"{number} with {error.kind}: {error.message}\nmodel.trials() has all of them."
+                f"{number} with {error.kind}: {error.message}\n"
+                + self._wording("model.trials() has all of them.")
             )
         histories = run.histories().values()
         names = sorted(
@@ -168,7 +176,7 @@ class Launch:
                 self._progress.say(f"every trial of run {run.run_id} failed: its outcome is not committed.")
             else:
                 self._progress.say(f"run {run.run_id} is not completed yet: then its outcome is committed.")
-        return best
+        return run
 
     # Identity -------------------------------------------------------------------------------
 

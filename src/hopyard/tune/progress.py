@@ -58,7 +58,10 @@ class ProgressDisplay:
     """Shows a run. An observer of the hopper, and the place where its messages go; also to watch a run
     that another process drives."""
 
-    def __init__(self, enabled: bool = True, console: Console | None = None) -> None:
+    def __init__(
+        self, enabled: bool = True, console: Console | None = None, wording: Callable[[str], str] = str
+    ) -> None:
+        self._wording = wording
         self._console = console or Terminal()
         self._notebook: LiveOutput | None = None
         if (
@@ -93,7 +96,7 @@ class ProgressDisplay:
 
     def say(self, message: str) -> None:
         """A message that the user should see, also without progress."""
-        self._console.print(message, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(self._wording(message), markup=False, highlight=False, soft_wrap=True)
 
     def checking(self, backend: Backend) -> None:
         """The workers start, and try one batch."""

@@ -18,6 +18,7 @@ from hopyard.data.columns.policies import Policies
 from hopyard.data.preprocessing.fitting import FittedSteps, schema_of
 from hopyard.errors import (
     DataError,
+    HopyardError,
     NotFoundError,
     RunInterruptedError,
     StorageError,
@@ -40,6 +41,7 @@ from hopyard.storage import LocalStore, Store, open_store
 from hopyard.training.not_finite import undefined_metrics
 from hopyard.tune.asking import ask
 from hopyard.tune.listing import check_header, find_run, status_of
+from hopyard.tune.phrases import worded, wording_of
 from hopyard.tune.predicting.frames import (
     PREDICTION_BATCH,
     Arrays,
@@ -154,10 +156,12 @@ class Run:
         return self._ask({"do": "extend", "num_models": num_models, "num_epochs": num_epochs})
 
     def _ask(self, command: dict[str, Any]) -> str:
-        said = ask(self._store, self.run_id, command)
+        wording = wording_of(self.state.header)
+        with worded(wording):
+            said = ask(self._store, self.run_id, command)
         held = holder(self._store)
         self._take(list(read_records(self._store)), held)
-        return said
+        return wording(said)
 
     @property
     def program(self) -> tuple[Store, str]:
@@ -174,10 +178,14 @@ class Run:
         """
         if self.state.best is not None:
             return self.model(self.state.best)
+        with worded(wording_of(self.state.header)):
+            raise self._why_there_is_no_best()
+
+    def _why_there_is_no_best(self) -> HopyardError:
         errors = [trial.error for trial in self.failures() if trial.error is not None]
         if self.status not in ENDED:
             more = ", without time_budget or with a larger one," if self.status == "time budget" else ""
-            raise RunInterruptedError(
+            return RunInterruptedError(
                 f"run {self.run_id} has no model so far: none of its {len(self.state.trials)} trials has ended an "
                 f"epoch. Run the same script again{more} to go on; if it says fresh=True, which begins another run, "
                 f"`hopyard run resume STORE {self.run_id}`."
@@ -190,7 +198,7 @@ class Run:
                 "train and validate on rows for which it is defined."
             )
         )
-        raise TrialError(
+        return TrialError(
             f"run {self.run_id} has no model: {len(errors)} of {counted(len(self.state.trials), 'trial')} failed. "
             + (f"See run.trials() for all of them; the first says:\n{first}" if errors else first),
             errors[0] if errors else None,

@@ -1,0 +1,70 @@
+"""Messages of runs in the words of experiments, whose users write YAML and commands where others write Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from hopyard.errors import HopyardError, Preempted
+
+Wording: TypeAlias = Callable[[str], str]
+
+PHRASES = (
+    (
+        "run the same script again, which returns its result at once.",
+        "`hopyard experiment describe` shows its result.",
+    ),
+    ("run the same script again to go on", "`hopyard experiment resume` goes on"),
+    ("make space, and run the same script again", "make space, and give `hopyard experiment resume`"),
+    ("and run the same script again later", "and give `hopyard experiment resume` later"),
+    ("Run the same script again", "Give the command again"),
+    (
+        "; if it says fresh=True, which begins another run, `hopyard run resume STORE ",
+        ", or `hopyard experiment resume ",
+    ),
+    ("fresh=True trains again.", "--fresh runs it again."),
+    (
+        "or give reproducible=False, or fresh=True to start anew.",
+        "or begin another with `hopyard experiment create --fresh`.",
+    ),
+    (
+        "give another run_id, or fresh=True to start anew.",
+        "begin another with `hopyard experiment create --fresh`.",
+    ),
+    ("start the run anew with fresh=True.", "begin another with `hopyard experiment create --fresh`."),
+    ("Start the run again with fresh=True.", "Begin another with `hopyard experiment create --fresh`."),
+    ("Rank by another metric (evaluation_metric=), or", "Rank by another metric (searcher.metric), or"),
+    (
+        "Name one of these as evaluation_metric, or let the estimator measure",
+        "Name one of these as searcher.metric, or let the trial measure",
+    ),
+    ("model.trials() has all of them.", "`hopyard experiment describe` shows all of them."),
+    ("See run.trials() for all of them;", "`hopyard experiment describe` shows all of them;"),
+    ("Its script, started again, goes on with it.", "`hopyard experiment resume` goes on with it."),
+    ("by `hopyard run resume` or by starting its script again.", "by `hopyard experiment resume`."),
+    ("`hopyard run ", "`hopyard experiment "),
+)
+"""Phrases of messages, and what they are in experiments, replaced one after the other."""
+
+
+def of_experiments(text: str) -> str:
+    """A message about a run, in the words of experiments."""
+    for phrase, instead in PHRASES:
+        text = text.replace(phrase, instead)
+    return text
+
+
+def wording_of(header: Mapping[str, Any]) -> Wording:
+    """The wording of messages about a run, by the first record of its journal."""
+    return of_experiments if "experiment" in header else str
+
+
+@contextmanager
+def worded(wording: Wording) -> Iterator[None]:
+    """Have errors that are raised within say what they say in this wording."""
+    try:
+        yield
+    except (HopyardError, Preempted) as error:
+        error.args = tuple(wording(each) if isinstance(each, str) else each for each in error.args)
+        raise
