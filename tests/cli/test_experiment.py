@@ -324,6 +324,12 @@ def test_logs(place: Path, experiment: str) -> None:
     nothing = invoke("logs", experiment, "--since", "2999-01-01")
     assert (nothing.stdout, nothing.stderr) == ("", "nothing was printed that these options ask for.\n")
     with pytest.raises(
+        NotFoundError,
+        match=rf"{experiment} has no trial 99; it has 2 so far, the first is 0\. `hopyard experiment describe "
+        rf"{experiment}` shows them",
+    ):
+        invoke("logs", experiment, "--trial", "99")
+    with pytest.raises(
         UsageError, match=r"--since 'soon' is no time\. Write 90s, 10m, 2h or 3d, or a time such as"
     ):
         invoke("logs", experiment, "--since", "soon")

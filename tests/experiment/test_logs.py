@@ -85,6 +85,30 @@ def test_what_trials_print_is_kept_with_time_trial_and_worker(
     assert list(read_logs(store, run.run_id, since=found[0].time)) == found
 
 
+def test_why_trials_failed_is_among_what_they_print(
+    definition: Definition, experiment: Experiment, tmp_path: Path
+) -> None:
+    code = """
+    def main(context):
+        lr = context.get_hparam("lr")
+        context.report(accuracy=lr)
+        if lr == 2:
+            print("now", flush=True)
+            raise ValueError("on\\npurpose")
+        context.report(accuracy=lr)
+    """
+    run = experiment(definition(code), LocalBackend(1, device="cpu"), **FUNCTION, max_restarts=1)
+    found = list(read_logs(LocalStore(tmp_path / "store"), run.run_id))
+    assert {(line.trial, line.worker) for line in found} == {(1, 0)}
+    failed = [line.text for line in found if line.stream == "stderr"]
+    assert [line for line in failed if line.startswith("failed")] == [
+        "failed, and goes on from its last state: ValueError: on",
+        "failed: ValueError: on",
+    ]
+    assert failed.count('    raise ValueError("on\\npurpose")') == 2
+    assert [line.text for line in found if line.stream == "stdout"] == ["now"] * 2
+
+
 def test_lines_are_shown_too_and_tags_are_taken_off(capsys: pytest.CaptureFixture[str]) -> None:
     store = with_run(MemoryStore())
     with Recorder(store.runs) as recorder:

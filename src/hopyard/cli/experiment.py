@@ -23,7 +23,7 @@ from hopyard.cli.terminal import (
     show_json,
     show_json_line,
 )
-from hopyard.errors import UsageError
+from hopyard.errors import NotFoundError, UsageError
 from hopyard.experiment import config as configs
 from hopyard.experiment.checkpoints import Checkpoint, download_checkpoint, list_checkpoints
 from hopyard.experiment.conversion import convert
@@ -189,6 +189,11 @@ def logs(
     """Show what trials printed, with the time. Ctrl-C ends the following, not the experiment."""
     opened = open_store_of(store)
     run = open_experiment(opened, experiment)
+    if trial is not None and trial not in run.state.trials and not follow:
+        raise NotFoundError(
+            f"{experiment} has no trial {trial}; it has {len(run.state.trials)} so far, the first is 0. `hopyard "
+            f"experiment describe {experiment}` shows them."
+        )
     lines = read_logs(opened, experiment, trial=trial, since=_since(since), tail=tail, follow=follow)
     shown = False
     try:

@@ -112,6 +112,12 @@ def _unknown_field(path: Path, part: type[Fields]) -> str:
             f"is no field of this searcher, but of {', '.join(searchers)}. Remove it, or name one of these."
         )
     known = tuple(part.model_fields)
+    if path[:-1] == ("searcher",):
+        anywhere = nearest(
+            str(path[-1]), [field for each in SEARCHERS.values() for field in each.model_fields]
+        )
+        if anywhere != nearest(str(path[-1]), known):
+            return f"is no field of this searcher, nor of another{anywhere} Rename or remove it."
     hint = nearest(str(path[-1]), known, f"; there are {', '.join(known)}.")
     return f"is no field{hint} Rename or remove it."
 

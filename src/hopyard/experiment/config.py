@@ -40,6 +40,8 @@ def _entrypoint(value: str) -> str:
     module, _, name = value.partition(":")
     if not _ENTRYPOINT.fullmatch(value) or module.endswith(".py"):
         dotted = module.removesuffix(".py").replace("/", ".")
+        if "." in dotted and not name and not module.endswith(".py"):
+            dotted, _, name = dotted.rpartition(".")
         likely = f"{dotted}:{name or 'DigitsTrial'}"
         raise ValueError(
             f"is {brief(value)}, but it must be a module and the name of a class or function in it. Write entrypoint: "

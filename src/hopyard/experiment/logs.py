@@ -1,6 +1,7 @@
 """Logs of an experiment: the lines that its trials print, kept in the store.
 
-The driver hears the lines of its workers and writes them, about once a second, into the run's folder:
+The driver hears the lines of its workers and writes them, about once a second, into the run's folder, and the
+tracebacks of trials that fail with them:
 
     logs/<session>-<driver>-<number>.jsonl
 
@@ -24,12 +25,12 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from hopyard.errors import NotFoundError, StorageError
+from hopyard.errors import Evidence, NotFoundError, StorageError
 from hopyard.hopper.journal import holder
 from hopyard.hopper.state import JournalRecord, RunState
 from hopyard.storage import Store, open_store
@@ -51,7 +52,7 @@ _log = logging.getLogger("hopyard")
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line that a trial printed.
+    """A line that a trial printed, or of the traceback of its failure.
 
     Attributes:
         time: when the driver heard it.
@@ -108,12 +109,28 @@ class Recorder:
         self._thread.join()
 
     def __call__(self, state: RunState, record: JournalRecord) -> None:
-        """Begin to write when a driver's session begins."""
+        """Begin to write when a driver's session begins, and write why trials fail."""
         if record["r"] == "session":
             with self._changed:
                 self._folder = self._runs.at(state.header["run_id"])
                 self._name = f"{FOLDER}/{state.sessions:06d}-{record['driver']}"
                 self._changed.notify()
+        elif record["r"] in ("again", "end") and record.get("error"):
+            number = record["t"] if record["r"] == "end" else record["t"][0]
+            self._take_failure(number, Evidence.from_json(record["error"]), goes_on=record["r"] == "again")
+
+    def _take_failure(self, trial: int, error: Evidence, *, goes_on: bool) -> None:
+        """Take a trial's failure without its last output, which is here already; it is shown by the run's progress."""
+        what = "failed, and goes on from its last state" if goes_on else "failed"
+        for text in f"{what}: {replace(error, log='').describe()}".splitlines():
+            line = {
+                "time": round(time.time(), 3),
+                "trials": (trial,),
+                "worker": error.worker,
+                "stream": "stderr",
+            }
+            with self._changed:
+                self._take((trial,), line | {"text": text})
 
     def hear(self, worker: int, stream: str, text: str) -> None:
         """Take a line, with its tag."""
@@ -211,7 +228,7 @@ def read_logs(
     follow: bool = False,
     wait: Callable[[float], object] = WAIT,
 ) -> Iterator[LogLine]:
-    """The lines that the trials of an experiment, or of another run, printed, in order.
+    """The lines that the trials of an experiment, or of another run, printed, in order, and why they failed.
 
     Args:
         trial: those of this trial only.
