@@ -164,6 +164,35 @@ def test_a_function_that_saves_nothing_has_no_state(definition: Any, experiment:
                 r"\. Give pickle\.dumps\(\.\.\.\) of it, which is bytes, or leave it out\."
             ),
         ),
+        (
+            "context.save({'a': np.array([1], object)})",
+            r"save\(\) was given NumPy's object at state\['a'\], but keeps",
+        ),
+        (
+            "context.save({'a': np.ma.array([1])})",
+            r"save\(\) was given a MaskedArray at state\['a'\], but keeps",
+        ),
+        ("context.save({'a': torch.Size([1])})", r"save\(\) was given a Size at state\['a'\], but keeps"),
+        (
+            "a = []; a.append(a); context.save({'a': a})",
+            r"save\(\) was given what is nested deeper than 100 levels",
+        ),
+        (
+            "context.report({1: 2.0})",
+            r"report\(\) was given a metric of the name 1, but names are texts\. Rename it",
+        ),
+        (
+            "context.report(0.5)",
+            r"report\(\) was given 0\.5, but takes metrics by name: report\(accuracy=\.\.\.\)",
+        ),
+        (
+            "context.report(accuracy=10**400)",
+            r"report\(\) was given accuracy=int\(\.\.\.\), but a metric is one number",
+        ),
+        (
+            "context.report(accuracy=1, val_accuracy=2)",
+            r"was given both 'accuracy' and 'val_accuracy', which are one metric: .* Report one of them, or rename it",
+        ),
         ("context.save({'a': {1.5: 1}})", r"save\(\) was given the key 1\.5 at state\['a'\], but keys are"),
         (
             "import threading; t = threading.Thread(target=lambda: None); t.start(); t.join(); context.missing()",
@@ -177,8 +206,49 @@ def test_a_function_that_saves_nothing_has_no_state(definition: Any, experiment:
 def test_what_a_function_does_wrong_is_named(
     body: str, message: str, definition: Any, experiment: Any
 ) -> None:
+    code = f"import numpy as np\nimport torch\n\ndef main(context):\n    {body}\n"
     with pytest.raises(TrialError, match=message):
-        run_function(experiment, definition(f"def main(context):\n    {body}\n"), max_restarts=1)
+        run_function(experiment, definition(code), max_restarts=1)
+
+
+def test_to_exit_with_status_0_is_to_return(definition: Any, experiment: Any) -> None:
+    code = "import sys\n\ndef main(context):\n    context.report(accuracy=1)\n    sys.exit(0)\n"
+    run = run_function(experiment, definition(code))
+    (trial,) = run.state.trials.values()
+    assert trial.status == "completed"
+    assert trial.history["val_accuracy"] == [1]
+
+
+def test_what_is_restored_is_what_was_saved(definition: Any, experiment: Any, tmp_path: Path) -> None:
+    code = """
+    import pickle
+    import numpy as np
+    import torch
+
+    STATE = {
+        "epoch": 1, 0: "zero", "float": np.float32(0.5), "int": np.int64(3), "bool": np.bool_(True), "large": 10**30,
+        "mean": np.mean([1.0, 2.0]), "array": np.arange(3), "zero": np.array(1.5), "tensor": torch.ones(2, 2),
+        "pair": ("array", np.arange(2)), "list": [1, (2, [3.5, None])], "nested": {1: {"a": b"bytes"}},
+        "nan": float("nan"),
+    }
+
+    def main(context):
+        restored = context.restored()
+        if restored is None:
+            context.save(STATE)
+            context.report(accuracy=0)
+            raise ConnectionError("gone")
+        assert list(restored) == list(STATE)
+        for key, value in STATE.items():
+            assert type(restored[key]) is type(value), key
+            assert pickle.dumps(restored[key]) == pickle.dumps(value) or key == "tensor", key
+        assert torch.equal(restored["tensor"], STATE["tensor"])
+        context.report(accuracy=1)
+    """
+    run = run_function(experiment, definition(code))
+    (trial,) = run.state.trials.values()
+    assert trial.error is None, trial.error
+    assert (trial.history["val_accuracy"], trial.restarts) == ([0, 1], 1)
 
 
 def test_report_belongs_to_the_thread_of_the_function(definition: Any, experiment: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from hopyard.errors import UsageError
 from hopyard.experiment.definition import extract
 from hopyard.experiment.experiments import find_experiment, model_of, open_experiment
+from hopyard.experiment.saving import leaves
 from hopyard.experiment.yaml_text import write_yaml
 from hopyard.hopper.state import Best, TrialState, trial_folder
 from hopyard.objects import Tensor, Tree, flatten, load_state
@@ -146,19 +146,6 @@ def _taken_apart(tree: Tree) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return flatten(tree)[0], {}
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
-    for place, leaf in _leaves(tree["saved"], ()):
+    for place, leaf in leaves(tree["saved"]):
         (tensors if isinstance(leaf, Tensor) else values)["/".join(place)] = leaf
     return tensors, values
-
-
-def _leaves(node: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The leaves of what a function saved, with their places; see ``FunctionContext.save``."""
-    if not isinstance(node, dict):
-        yield place, node
-        return
-    parts: Iterable[tuple[Any, Any]] = node.items()
-    if place:  # a container, with its kind
-        ((kind, inside),) = node.items()
-        parts = inside if kind == "mapping" else [(kind, inside)] if kind == "bytes" else enumerate(inside)
-    for key, part in parts:
-        yield from _leaves(part, (*place, str(key)))

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hopyard.errors import EstimatorError, NotFoundError, UsageError
 from hopyard.experiment.context import TrialContext
 from hopyard.experiment.lengths import Facts
+from hopyard.experiment.saving import as_tree, from_tree
 from hopyard.experiment.trials import Surroundings, TrialEstimator
-from hopyard.objects import Tensor, flatten, load_state
+from hopyard.objects import flatten, load_state
 from hopyard.training.estimator import Context, OneBatch, Replica, Visit
 from hopyard.training.metric import MetricSet
 from hopyard.tune.run import Model
@@ -216,15 +215,31 @@ class FunctionContext(TrialContext):
             metrics, named: numbers by name. Names that begin with ``train_`` are of training, all others of validation.
 
         Raises:
-            UsageError: there are none, or a value is no number.
+            UsageError: there are none, a value is no number, or two names are of one metric.
         """
+        if metrics is not None and not isinstance(metrics, Mapping):
+            raise UsageError(
+                f"report() was given {brief(metrics)}, but takes metrics by name: report(accuracy=...) or "
+                "report({'accuracy': ...})."
+            )
         values = {**(metrics or {}), **named}
         if not values:
             raise UsageError("report() was called without metrics. Write context.report({'loss': loss}).")
+        bare: dict[str, str] = {}
         for name, value in values.items():
+            if not isinstance(name, str):
+                raise UsageError(
+                    f"report() was given a metric of the name {name!r}, but names are texts. Rename it."
+                )
+            other = bare.setdefault(name.removeprefix("val_"), name)
+            if other != name:
+                raise UsageError(
+                    f"report() was given both {other!r} and {name!r}, which are one metric: those of validation need "
+                    "no 'val_' before their names. Report one of them, or rename it."
+                )
             try:
                 values[name] = float(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 raise UsageError(
                     f"report() was given {name}={brief(value)}, but a metric is one number. Reduce it first."
                 ) from None
@@ -243,16 +258,12 @@ class FunctionContext(TrialContext):
             raise UsageError(
                 f"save() was given {type(state).__name__}, but takes a dict: save({{'model': state}})."
             )
-        self._saved = {str(name): _as_tree(value, f"[{name!r}]") for name, value in state.items()}
+        self._saved = as_tree(state)
 
     def restored(self) -> dict[str, Any] | None:
         """The state that this trial saved before it was interrupted; None at its begin. Tensors are those of PyTorch if
         it is imported, else arrays."""
-        return (
-            None
-            if self._restored is None
-            else {name: _from_tree(part) for name, part in self._restored.items()}
-        )
+        return None if self._restored is None else dict(from_tree(self._restored))
 
     def take_saved(self) -> dict[str, Any] | None:
         """What was saved since the last call."""
@@ -272,7 +283,7 @@ def saved_state(model: Model) -> dict[str, Any]:
         raise NotFoundError(
             f"trial {model.trial} saved no state. Call context.save({{...}}) before context.report in its function."
         )
-    return {name: _from_tree(part) for name, part in saved.items()}
+    return dict(from_tree(saved))
 
 
 class _Running:
@@ -312,8 +323,11 @@ class _Running:
                 self._function(self.context)
             except TrialStopped:
                 pass
-            except BaseException as error:  # it is raised where the unit is
-                self._error = error
+            except (
+                BaseException
+            ) as error:  # it is raised where the unit is; to exit with status 0 is to return
+                if not isinstance(error, SystemExit) or error.code:
+                    self._error = error
         self._told.release()
 
     def _reported(self, values: dict[str, float]) -> None:
@@ -329,63 +343,3 @@ class _Running:
         self._go.acquire()
         if self._stopped:
             raise TrialStopped
-
-
-def _as_tree(value: Any, where: str) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if type(value).__module__.startswith("torch") and hasattr(value, "detach"):
-        from hopyard.training.torch.state import to_tree
-
-        return to_tree(value.detach().clone(), where)
-    if isinstance(value, np.ndarray | np.generic):
-        return Tensor.from_numpy(np.array(value))
-    if isinstance(value, bytes):
-        return {"bytes": Tensor.from_numpy(np.frombuffer(value, np.uint8).copy())}
-    if isinstance(value, Mapping):
-        return {
-            "mapping": [
-                [_key(key, where), _as_tree(part, f"{where}[{key!r}]")] for key, part in value.items()
-            ]
-        }
-    if isinstance(value, list | tuple):
-        return {type(value).__name__: [_as_tree(part, f"{where}[{at}]") for at, part in enumerate(value)]}
-    raise UsageError(
-        f"save() was given a {type(value).__name__} at state{where}, but keeps numbers, texts, bytes, arrays and "
-        "tensors, in dicts, lists and tuples. Give pickle.dumps(...) of it, which is bytes, or leave it out."
-    )
-
-
-def _key(key: Any, where: str) -> str | int:
-    if isinstance(key, str | int):
-        return key
-    raise UsageError(
-        f"save() was given the key {key!r} at state{where}, but keys are texts or whole numbers."
-    )
-
-
-def _from_tree(tree: Any) -> Any:
-    if isinstance(tree, Tensor):
-        return _array(tree)
-    if isinstance(tree, dict):
-        ((kind, parts),) = tree.items()
-        match kind:
-            case "bytes":
-                return parts.numpy().tobytes()
-            case "mapping":
-                return {key: _from_tree(part) for key, part in parts}
-            case "list":
-                return [_from_tree(part) for part in parts]
-            case "tuple":
-                return tuple(_from_tree(part) for part in parts)
-    return tree
-
-
-def _array(tensor: Tensor) -> Any:
-    import sys
-
-    if "torch" in sys.modules:
-        from hopyard.training.torch.state import from_tree
-
-        return from_tree(tensor)
-    return np.array(tensor.numpy())

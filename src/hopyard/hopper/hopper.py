@@ -55,7 +55,7 @@ Observer: TypeAlias = Callable[[RunState, JournalRecord], None]
 ALIKE = 3
 """That many trials failing alike before any unit is done stop a run."""
 
-FOR_GOOD = ("ConfigError", "DivergedError", "EstimatorError", "MetricError", "UsageError")
+FOR_GOOD = ("ConfigError", "CorruptError", "DivergedError", "EstimatorError", "MetricError", "UsageError")
 """Kinds of errors that a restart cannot mend."""
 
 PREEMPTED = "preempted"
