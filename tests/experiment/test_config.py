@@ -100,6 +100,33 @@ def test_objects_of_python_are_no_values() -> None:
         ]
 
 
+@pytest.mark.parametrize(("sign", "digits"), [(1, 400), (-1, 400), (1, 5000)])
+def test_whole_numbers_that_no_float_can_hold_are_no_values(sign: int, digits: int) -> None:
+    with pytest.raises(ConfigError) as caught:
+        complete({**SMALLEST, "seed": sign * 10**digits})
+    rule = "is a whole number of more digits than a float can hold. Write a smaller one, or a text."
+    assert list(caught.value.problems) == [("seed", rule)]
+
+
+@pytest.mark.parametrize("count", [100_001, 2_000_000_000, 2**61])
+def test_a_count_beyond_any_grid_is_refused_before_the_grid_is_made(count: int) -> None:
+    def number(kind: str, maxval: int) -> dict[str, Any]:
+        return {"type": kind, "minval": 0, "maxval": maxval, "count": count}
+
+    hyperparameters = {
+        "a": number("double", 1),
+        "b": [number("log", 1), number("int", 2**62)],
+        "narrow": number("int", 3),
+    }
+    with pytest.raises(ConfigError) as caught:
+        complete(
+            {**SMALLEST, "searcher": {"name": "grid", "metric": "loss"}, "hyperparameters": hyperparameters}
+        )
+    rule = f"has count {count:,}, but a grid has at most 100,000 points. Write a smaller count."
+    paths = ["hyperparameters.a", "hyperparameters.b[0]", "hyperparameters.b[1]"]
+    assert list(caught.value.problems) == [(path, rule) for path in paths]
+
+
 # Fields of Determined
 
 

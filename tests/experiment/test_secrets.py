@@ -88,8 +88,53 @@ def test_values_of_the_file_are_texts_and_are_not_shown(file: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve_secrets({"a": "${secret:B_KEY}"})
     assert str(caught.value) == (
-        f"{file} has 2 problems:\n  A_KEY is no text. Put it in quotes.\n  C_KEY is no text. Put it in quotes."
+        f"{file} holds something else than names and texts in lines 1, 3, and what is there is not shown, as it may be "
+        "secret. Write each name once, and put its value in quotes: NAME: 'value'."
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TOKEN: !S3cr3tPw",
+        "TOKEN: *S3cr3tPw",
+        "TOKEN: {S3cr3tPw: no}",
+        "TOKEN: !<S3cr3tPw> x",
+        "TOKEN: %S3cr3tPw",
+        "TOKEN: [S3cr3tPw",
+        "S3cr3tPw: a\nS3cr3tPw: b",
+        "S3cr3tPw",
+        "!S3cr3tPw {A: b}",
+        "<<: S3cr3tPw",
+        "TOKEN: '\a S3cr3tPw'",
+        "TOKEN: 'S3cr3tPw",
+        "? [S3cr3tPw]\n: a",
+        "TOKEN: 99994444e99999 # S3cr3tPw",
+        "TOKEN: &S3cr3tPw [*S3cr3tPw]",
+        "TOKEN: a\n--- S3cr3tPw",
+        "TOKEN: no # S3cr3tPw",
+        "TOKEN: " + "[" * 5000 + "S3cr3tPw",
+    ],
+)
+def test_errors_about_the_file_name_lines_and_nothing_that_it_holds(file: Path, text: str) -> None:
+    store(file, f"A_KEY: 'a'\n{text}\n")
+    with pytest.raises(ConfigError, match=r"in lines? [1-4], and what is there is not shown") as caught:
+        resolve_secrets({"a": "${secret:A_KEY}"})
+    assert not any(part in str(caught.value) for part in ("S3cr3t", "TOKEN", "9999"))
+    assert not caught.value.problems
+
+
+def test_a_byte_that_is_no_utf_8_is_not_shown(file: Path) -> None:
+    file.write_bytes(b"A_KEY: 'a'\n\nTOKEN: '\xf6'\n")
+    file.chmod(0o600)
+    with pytest.raises(ConfigError, match="in line 3, and what is there is not shown"):
+        resolve_secrets({"a": "${secret:A_KEY}"})
+
+
+def test_an_empty_file_has_no_secrets(file: Path) -> None:
+    store(file, "# none\n")
+    with pytest.raises(ConfigError, match=r"^a secret is missing: data\.a refers to the secret A_KEY"):
+        resolve_secrets({"a": "${secret:A_KEY}"})
 
 
 def test_the_file_can_be_named(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.experiment.case_files import cases, pairs
 
-from hopyard.errors import ConfigError
-from hopyard.experiment.yaml_text import inline_yaml, read_yaml, read_yaml_file, write_yaml
+from hopyard.errors import ConfigError, UsageError
+from hopyard.experiment.yaml_text import LARGEST_TEXT, inline_yaml, read_yaml, read_yaml_file, write_yaml
 
 PLAIN = st.recursive(
     st.none()
@@ -113,6 +113,33 @@ def test_a_text_that_is_nested_too_deeply() -> None:
 def test_a_number_of_thousands_of_digits_is_shown_in_part() -> None:
     with pytest.raises(ConfigError, match=r"a \(line 1\) is 9{57}\.\.\., but numbers are finite"):
         read_yaml(f"a: {'9' * 5000}", "conf")
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "-" + "9" * 900, "0x" + "f" * 900, "0o" + "7" * 900])
+def test_a_whole_number_that_no_float_can_hold(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^conf: seed \(line 1\) is .{57}\.\.\., but numbers are finite"):
+        read_yaml(f"seed: {text}", "conf")
+    assert read_yaml(f"seed: {'9' * 300}", "conf") == {"seed": int("9" * 300)}
+
+
+def test_more_text_than_is_read_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    assert read_yaml("x: " + "y" * (LARGEST_TEXT - 3), "conf") == {"x": "y" * (LARGEST_TEXT - 3)}
+    message = (
+        "conf has more than 262,144 bytes (2^18), the most that are read as a configuration. Keep data in files of "
+        "their own, and name their paths in the configuration."
+    )
+    # No YAML, which would be said first if it were composed.
+    for text in ("]" * (LARGEST_TEXT + 1), b"]" * (LARGEST_TEXT + 1)):
+        with pytest.raises(ConfigError) as caught:
+            read_yaml(text, "conf")
+        assert str(caught.value) == message
+    with pytest.raises(ConfigError, match=r"^/dev/zero has more than 262,144 bytes"):
+        read_yaml_file("/dev/zero")
+
+
+def test_a_path_that_no_file_can_have() -> None:
+    with pytest.raises(UsageError, match=r"is no path: it holds a null character"):
+        read_yaml_file("\0")
 
 
 def test_bytes_are_utf_8() -> None:

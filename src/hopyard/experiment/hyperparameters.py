@@ -36,7 +36,7 @@ from typing_extensions import TypeAliasType
 from hopyard.errors import SpaceError
 from hopyard.experiment.problems import Problem
 from hopyard.search import hp_choice, hp_int, hp_log, hp_uniform
-from hopyard.search.points import Path
+from hopyard.search.points import LARGEST_GRID, Path
 from hopyard.search.spaces import Choice, Continuous, Quantized, name_of, power_of_ten
 
 
@@ -227,15 +227,22 @@ def search_space(hyperparameters: Any, *, grid: bool = False) -> Any:
 
 
 def problems_of_grid(hyperparameters: Any) -> list[Problem]:
-    """A problem for each number, in hyperparameters as they are written, that lacks the count that a grid needs."""
-    return [
-        (
-            name_of(path),
-            "has no count, but the searcher is grid, which must know how many values to try. Write count: 5.",
-        )
-        for path, fields in _typed_among(hyperparameters)
-        if fields["type"] in ("int", "double", "log") and fields.get("count") is None
-    ]
+    """A problem for each number, in hyperparameters as they are written, whose count is missing, which a grid needs, or
+    larger than any grid."""
+    problems: list[Problem] = []
+    for path, fields in _typed_among(hyperparameters):
+        if fields["type"] not in ("int", "double", "log"):
+            continue
+        count = fields.get("count")
+        if count is None:
+            rule = "has no count, but the searcher is grid, which must know how many values to try. Write count: 5."
+            problems.append((name_of(path), rule))
+        elif isinstance(count, int) and count > LARGEST_GRID and not _is_narrow(fields):
+            rule = (
+                f"has count {count:,}, but a grid has at most {LARGEST_GRID:,} points. Write a smaller count."
+            )
+            problems.append((name_of(path), rule))
+    return problems
 
 
 def problems_of_single(hyperparameters: Any) -> list[Problem]:
@@ -285,6 +292,17 @@ def _typed(value: Any, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     elif isinstance(value, list):
         for index, each in enumerate(value):
             yield from _typed(each, (*path, index))
+
+
+def _is_narrow(fields: dict[str, Any]) -> bool:
+    """Whether an ``int`` has no more values than a grid may have, whatever its count is."""
+    low, high = fields.get("minval"), fields.get("maxval")
+    return (
+        fields["type"] == "int"
+        and isinstance(low, int)
+        and isinstance(high, int)
+        and high - low < LARGEST_GRID
+    )
 
 
 def _check_bounds(minval: float, maxval: float) -> None:

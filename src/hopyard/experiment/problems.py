@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -67,3 +68,8 @@ def problems_of_objects(value: Any, path: Path = ()) -> Iterator[Problem]:
         yield name_of(path), f"is an object of type {type(value).__name__}, {rule}"
     elif isinstance(value, float) and not math.isfinite(value):
         yield name_of(path), f"is {value}, but numbers are finite. Write a text."
+    elif isinstance(value, int) and abs(value) > sys.float_info.max:
+        yield (
+            name_of(path),
+            "is a whole number of more digits than a float can hold. Write a smaller one, or a text.",
+        )

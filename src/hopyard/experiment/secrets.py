@@ -16,7 +16,7 @@ from typing import Any
 
 from hopyard.errors import ConfigError
 from hopyard.experiment.problems import Problem, problems_error, texts
-from hopyard.experiment.yaml_text import read_yaml_file
+from hopyard.experiment.yaml_text import read_hidden
 from hopyard.masking import hide
 from hopyard.search.spaces import name_of
 
@@ -130,12 +130,7 @@ def _stored_secrets() -> dict[str, str]:
             f"{path} holds secrets and has the permissions {mode & 0o777:o}, but nobody but you may read or write it. "
             f"Run: chmod 600 {path}"
         )
-    stored = read_yaml_file(path)
-    rule = "is no text. Put it in quotes."
-    no_texts = [(name, rule) for name, value in stored.items() if not isinstance(value, str)]
-    if no_texts:
-        raise problems_error(str(path), no_texts)
-    return stored
+    return read_hidden(path)
 
 
 def _replaced(value: Any, secrets: dict[str, str]) -> Any:

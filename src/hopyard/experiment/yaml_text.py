@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -19,10 +20,14 @@ from hopyard.errors import ConfigError
 from hopyard.experiment.problems import Problem, no_mapping, problems_error
 from hopyard.search.points import Path
 from hopyard.search.spaces import name_of
-from hopyard.wording import brief, one_line, shortened
+from hopyard.storage.names import path_given
+from hopyard.wording import brief, one_line, shortened, some_lines
 
 LARGEST_CONFIG = 100_000
 """Values of a configuration at most, aliases counted as what they stand for."""
+
+LARGEST_TEXT = 2**18
+"""Bytes of a file, or characters of a text, at most; PyYAML takes seconds for so many."""
 
 _TAG = "tag:yaml.org,2002:"
 _NULL = re.compile(r"null|Null|NULL|~|")
@@ -71,6 +76,8 @@ def read_yaml(text: str | bytes, source: str) -> Any:
     Raises:
         ConfigError: the text is no YAML, or breaks a rule above; with all places that do.
     """
+    if len(text) > LARGEST_TEXT:
+        raise _too_large(source)
     try:
         text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         node = yaml.compose(text, _Composer)
@@ -98,14 +105,19 @@ def config_text(path: str | FilePath) -> bytes:
     """The content of a file of YAML.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: it cannot be read, or has more than ``LARGEST_TEXT`` bytes.
+        UsageError: no file can be called so.
     """
     try:
-        return FilePath(path).expanduser().read_bytes()
+        with path_given(path).expanduser().open("rb") as file:
+            content = file.read(LARGEST_TEXT + 1)
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}. Name the YAML file of a configuration."
         ) from None
+    if len(content) > LARGEST_TEXT:
+        raise _too_large(str(path))
+    return content
 
 
 def read_yaml_file(path: str | FilePath) -> dict[str, Any]:
@@ -125,6 +137,41 @@ def read_yaml_file(path: str | FilePath) -> dict[str, Any]:
     return value
 
 
+def read_hidden(path: str | FilePath) -> dict[str, str]:
+    """The mapping of names to texts that a file of YAML holds, whose errors have nothing of what the file holds: a
+    secret without quotes may be the name of a tag or an alias, or a key.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds something else; with the lines that do.
+    """
+    content = config_text(path)
+    try:
+        node = yaml.compose(content.decode("utf-8-sig"), _Composer)
+    except UnicodeDecodeError as error:
+        raise _not_hidden(path, [content.count(b"\n", 0, error.start) + 1]) from None
+    except yaml.reader.ReaderError as error:  # a character that no YAML may hold
+        text = content.decode("utf-8-sig")
+        raise _not_hidden(path, [text.count("\n", 0, error.position) + 1]) from None
+    except yaml.MarkedYAMLError as error:
+        raise _not_hidden(path, [mark.line + 1 if (mark := error.problem_mark) else 1]) from None
+    except RecursionError:
+        raise _not_hidden(path, [1]) from None
+    if node is None:
+        return {}
+    if not isinstance(node, yaml.MappingNode) or node.tag != f"{_TAG}map":
+        raise _not_hidden(path, [node.start_mark.line + 1])
+    read: dict[str, str] = {}
+    wrong = []
+    for key, value in node.value:
+        if _is_text(key) and _is_text(value) and key.value not in read:
+            read[key.value] = value.value
+        else:
+            wrong.append(key.start_mark.line + 1)
+    if wrong:
+        raise _not_hidden(path, wrong)
+    return read
+
+
 def write_yaml(value: Any) -> str:
     """The YAML text of a plain value, which ``read_yaml`` and readers of YAML 1.1 read as that value."""
     return str(yaml.dump(value, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=100))
@@ -140,6 +187,30 @@ def inline_yaml(value: Any) -> str:
 def shown_yaml(value: Any) -> str:
     """The value of a user, as a message shows it: texts in quotes, others as YAML."""
     return brief(value) if isinstance(value, str) else shortened(one_line(inline_yaml(value)))
+
+
+def _is_text(node: yaml.Node) -> bool:
+    """Whether all readers of YAML take it for a text."""
+    return (
+        isinstance(node, yaml.ScalarNode)
+        and node.tag == f"{_TAG}str"
+        and not (node.style is None and _AMBIGUOUS.fullmatch(node.value))
+    )
+
+
+def _not_hidden(path: str | FilePath, lines: list[int]) -> ConfigError:
+    shown = ", ".join(some_lines([str(line) for line in lines], 10))
+    return ConfigError(
+        f"{path} holds something else than names and texts in line{'s' if len(lines) > 1 else ''} {shown}, and what is "
+        "there is not shown, as it may be secret. Write each name once, and put its value in quotes: NAME: 'value'."
+    )
+
+
+def _too_large(source: str) -> ConfigError:
+    return ConfigError(
+        f"{source} has more than {LARGEST_TEXT:,} bytes (2^18), the most that are read as a configuration. Keep data "
+        "in files of their own, and name their paths in the configuration."
+    )
 
 
 def _no_yaml(text: str, source: str, error: yaml.YAMLError) -> ConfigError:
@@ -265,7 +336,9 @@ def _number(tag: str, text: str) -> int | float | None:
             return None
         digits = text.lstrip("+-")
         base = {"0o": 8, "0x": 16}.get(digits[:2], 10)
-        return math.inf if len(digits) > 1000 else int(text, base)
+        number = math.inf if len(digits) > 1000 else int(text, base)
+        # What no float can hold cannot be compared with, or converted to, other numbers everywhere.
+        return number if abs(number) <= sys.float_info.max else math.inf
     if not _FLOAT.fullmatch(text):
         return None
     lowered = text.lower()
