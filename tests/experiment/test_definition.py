@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from hopyard.errors import CorruptError, InvalidNameError, NotFoundError, StorageError, UsageError
 from hopyard.experiment import definition
-from hopyard.experiment.definition import MAX_BYTES, listing, pack, unpack
+from hopyard.experiment.definition import MAX_BYTES, listing, pack, places_of, unpack
 from hopyard.objects import digest, digest_json
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.storage.wrappers import CountingStore
@@ -230,6 +230,9 @@ def test_everything_that_cannot_be_packed_is_named_at_once(example: Path, tmp_pa
     (example / "package" / "above").symlink_to("../../other")
     (example / "absolute").symlink_to(example / "data.csv")
     (example / "dangling").symlink_to("not-yet")
+    (example / "itself").symlink_to("itself")
+    (example / "there").symlink_to("package/back")
+    (example / "package" / "back").symlink_to("../there")
     (example / "package" / ".hopyardignore").symlink_to("__init__.py")
     first, *problems, advice = refused(example).split("\n")
     assert first == f"the model definition directory '{example}' cannot be packed:"
@@ -238,14 +241,19 @@ def test_everything_that_cannot_be_packed_is_named_at_once(example: Path, tmp_pa
         f"  absolute is a link to {example}/data.csv, which is no place on other machines; make it relative (ln -sr)",
         f"  away is a link out of the directory, to {tmp_path}; put a copy there, or use bind_mounts",
         "  bad\\udcff has a name or target that is not UTF-8, which not all machines can show and store",
+        "  itself is a link to itself, which leads back to it; remove it",
         "  package/.hopyardignore is an ignore file, and must be a regular file, as for git",
         "  package/above is a link out of the directory, to ../../other; put a copy there, or use bind_mounts",
+        "  package/back is a link to ../there, which leads back to it; remove it",
         f"  pipe {other}",
         f"  socket {other}",
+        "  there is a link to package/back, which leads back to it; remove it",
     ]
     assert advice == "Mend this, or name in .hopyardignore what trials do not need."
     (example / "package" / ".hopyardignore").unlink()
-    (example / ".hopyardignore").write_text("/pipe\n/socket\nbad?\n/away\n/package/above\n/absolute\n")
+    (example / ".hopyardignore").write_text(
+        "/itself\n/there\nback\n/pipe\n/socket\nbad?\n/away\n/package/above\n/absolute\n"
+    )
     assert [member.path for member in listing(example).members if member.kind == "link"] == [
         "dangling",
         "latest",
@@ -486,13 +494,16 @@ def test_a_restarted_machine_unpacks_anew(
 
 
 def test_a_definition_that_is_not_there_or_was_changed(
-    packed: tuple[MemoryStore, str], tmp_path: Path
+    packed: tuple[MemoryStore, str], example: Path, tmp_path: Path
 ) -> None:
     store, name = packed
+    assert places_of("Trial", store, name) == ["model_def.py, line 1"]
     with pytest.raises(NotFoundError, match=re.escape(f"definition/{'0' * 64}.tar")):
         unpack(store, "0" * 64, tmp_path / "trial")
     whole = store.get(f"definition/{name}.tar")
-    advice = ": it was changed or cut off. Delete it, and create the experiment again from its directory."
+    advice = (
+        ": it was changed or cut off. Create the experiment again from its directory, which stores it anew."
+    )
     where = f"{store.url}/definition/{name}.tar"
     for changed, problem in [
         (whole.replace(b"1,2", b"1,3"), "does not have the digest that names it"),
@@ -502,11 +513,18 @@ def test_a_definition_that_is_not_there_or_was_changed(
         (b"", "is no whole tar file of a model definition"),
     ]:
         store.put(f"definition/{name}.tar", changed)
-        with pytest.raises(CorruptError) as caught:
-            unpack(store, name, tmp_path / "trial")
-        assert str(caught.value).startswith(f"{where} {problem}")
-        assert str(caught.value).endswith(advice)
+        for read in (
+            lambda: unpack(store, name, tmp_path / "trial"),
+            lambda: places_of("Trial", store, name),
+        ):
+            with pytest.raises(CorruptError) as caught:
+                read()
+            assert str(caught.value).startswith(f"{where} {problem}")
+            assert str(caught.value).endswith(advice)
         assert list((tmp_path / "trial").iterdir()) == []
+        # The advice, without deleting it.
+        assert pack(example, store).digest == name
+        assert store.get(f"definition/{name}.tar") == whole
 
 
 def archive(*members: tuple[str, bytes, str]) -> bytes:

@@ -11,6 +11,7 @@ a worker's file system takes them for one, unpacking is an error and overwrites 
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import posixpath
@@ -157,7 +158,7 @@ def listing(
 
 
 def pack(directory: str | os.PathLike[str], store: Store, configuration: Sequence[Path] = ()) -> Definition:
-    """Store a model definition directory. The same content is stored once.
+    """Store a model definition directory. The same content is stored once; what is damaged there is replaced.
 
     Args:
         configuration: as of ``listing``.
@@ -176,6 +177,8 @@ def pack(directory: str | os.PathLike[str], store: Store, configuration: Sequenc
     name = digests.digest_json(index, _DOMAIN)
     if not store.exists(definition_object(name)):
         store.put_new(definition_object(name), archive.getbuffer())
+    elif _is_damaged(store, name):
+        store.put(definition_object(name), archive.getbuffer())
     return Definition(name, listed.files, listed.bytes)
 
 
@@ -235,17 +238,17 @@ def places_of(text: str, store: Store, digest: str) -> list[str]:
 
     Raises:
         NotFoundError: the store has no such definition.
+        CorruptError: its bytes are not what was stored.
     """
     found = []
-    with tarfile.open(fileobj=io.BytesIO(definition_archive(store, digest))) as tar:
-        for header in tar:
-            content = tar.extractfile(header) if header.isreg() and header.name.endswith(".py") else None
-            lines = [] if content is None else content.read().split(b"\n")
-            found += [
-                f"{header.name}, line {number}"
-                for number, line in enumerate(lines, 1)
-                if text.encode() in line and not line.lstrip().startswith(b"#")
-            ]
+    archive, where = definition_archive(store, digest), f"{store.url}/{definition_object(digest)}"
+    for member, content in _members(archive, digest, where):
+        lines = bytes(content).split(b"\n") if member.path.endswith(".py") else []
+        found += [
+            f"{member.path}, line {number}"
+            for number, line in enumerate(lines, 1)
+            if text.encode() in line and not line.lstrip().startswith(b"#")
+        ]
     return found
 
 
@@ -378,6 +381,11 @@ class _Walk:
         return None
 
     def _problem_of_link(self, path: str, target: str) -> str | None:
+        try:
+            (self.root / path).stat()
+        except OSError as error:  # such as of a link to what is not there, which is packed
+            if error.errno == errno.ELOOP:
+                return f"is a link to {target}, which leads back to it; remove it"
         if not (self.root / path).parent.joinpath(target).resolve().is_relative_to(self.root.resolve()):
             return f"is a link out of the directory, to {target}; put a copy there, or use bind_mounts"
         if target.startswith("/"):
@@ -434,14 +442,7 @@ def _header(member: Member) -> tarfile.TarInfo:
 
 def _extract(archive: bytes, digest: str, folder: Path, where: str) -> None:
     """Write all members below a new directory, once they are known to be those of the digest."""
-    view = memoryview(archive)
-    try:
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
-            contents = [(_read_header(each), view[each.offset_data :][: each.size]) for each in tar]
-    except (tarfile.TarError, UnicodeError, KeyError, ValueError) as error:
-        raise _corrupt(where, f"is no whole tar file of a model definition ({error})") from None
-    if digests.digest_json([_indexed(*pair) for pair in contents], _DOMAIN) != digest:
-        raise _corrupt(where, "does not have the digest that names it")
+    contents = _members(archive, digest, where)
     # Links last, so that nothing is written through one.
     for member, content in sorted(contents, key=lambda pair: pair[0].kind == "link"):
         try:
@@ -452,6 +453,27 @@ def _extract(archive: bytes, digest: str, folder: Path, where: str) -> None:
                 "for one, maybe since it does not tell upper from lower case. Rename one of them and create the "
                 "experiment again, or have trials work in another file system."
             ) from None
+
+
+def _members(archive: bytes, digest: str, where: str) -> list[tuple[Member, memoryview]]:
+    """The members and their contents, once they are known to be those of the digest."""
+    view = memoryview(archive)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+            contents = [(_read_header(each), view[each.offset_data :][: each.size]) for each in tar]
+    except (tarfile.TarError, UnicodeError, KeyError, ValueError) as error:
+        raise _corrupt(where, f"is no whole tar file of a model definition ({error})") from None
+    if digests.digest_json([_indexed(*pair) for pair in contents], _DOMAIN) != digest:
+        raise _corrupt(where, "does not have the digest that names it")
+    return contents
+
+
+def _is_damaged(store: Store, digest: str) -> bool:
+    try:
+        _members(definition_archive(store, digest), digest, store.url)
+    except CorruptError:
+        return True
+    return False
 
 
 def _read_header(header: tarfile.TarInfo) -> Member:
@@ -488,5 +510,5 @@ def _write(path: Path, member: Member, content: memoryview) -> None:
 
 def _corrupt(where: str, problem: str) -> CorruptError:
     return CorruptError(
-        f"{where} {problem}: it was changed or cut off. Delete it, and create the experiment again from its directory."
+        f"{where} {problem}: it was changed or cut off. Create the experiment again from its directory, which stores it anew."
     )
