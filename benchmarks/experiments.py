@@ -180,10 +180,10 @@ def start(root: Path, definition: Path, rounds: int) -> None:
         began = time.time()
         timed(
             hopyard, "experiment", "create", str(definition / "const.yaml"), str(definition), "--store",
-            str(root / f"start-{number}"), WHEN=str(when),
+            str(root / f"start-{number}"), WHEN=str(when), HOPYARD_CACHE=str(root / f"cache-{number}"),
         )  # fmt: skip
         created.append(
-            float(when.read_text().splitlines()[1]) - began
+            float(when.read_text().splitlines()[-1]) - began
         )  # the first is of the check of one batch
     beyond = statistics.median(created[1:]) - statistics.median(bare[1:])
     report(

@@ -46,7 +46,7 @@ from hopyard.tune.differences import what_differs
 from hopyard.tune.environment import command, environment, environment_changes
 from hopyard.tune.inputs import Arrays, SearchData, Splits, origin
 from hopyard.tune.listing import RUN_FORMAT, check_header
-from hopyard.tune.observers import check_logs, observers_of
+from hopyard.tune.observers import check_logs, import_ahead, observers_of
 from hopyard.tune.phrases import wording_of
 from hopyard.tune.progress import ProgressDisplay
 from hopyard.tune.recipe import code_along
@@ -135,6 +135,7 @@ class Launch:
             self._notice.check()
             facts = preflight(arguments.backend, arguments.store)
             check_logs(arguments)
+            import_ahead(arguments)
             metric = self._check_on_one_batch(head)
             self._notice.check()
             if in_turns:

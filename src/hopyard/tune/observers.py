@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,14 +23,31 @@ from hopyard.tune.progress import ProgressDisplay
 def observers_of(arguments: Arguments, progress: ProgressDisplay, state: RunState) -> list[Observer]:
     """The observers that a search's arguments ask for."""
     observers: list[Observer] = [progress]
-    logs: Path | Store | None = logs_directory(arguments)
-    if logs is None and urlsplit(arguments.store.logs.url).scheme in HDFS_SCHEMES:
-        logs = arguments.store.logs
+    logs = _logs(arguments)
     if logs is not None:
         from hopyard.tune.tensorboard import TensorBoard  # takes long to import
 
         observers.append(TensorBoard(logs, state.header["created"]))
     return observers + observer_of(arguments.callbacks)
+
+
+def import_ahead(arguments: Arguments) -> None:
+    """Import what ``observers_of`` takes long to import, while others do something else."""
+    if _logs(arguments) is not None:
+        threading.Thread(target=_import_tensorboard, name="hopyard-import", daemon=True).start()
+
+
+def _import_tensorboard() -> None:
+    with suppress(Exception):  # whoever needs it says so
+        import_module("hopyard.tune.tensorboard")
+
+
+def _logs(arguments: Arguments) -> Path | Store | None:
+    """Directory of TensorBoard files, or a store that takes them; None for other stores, without ``logdir``."""
+    logs = logs_directory(arguments)
+    if logs is None and urlsplit(arguments.store.logs.url).scheme in HDFS_SCHEMES:
+        return arguments.store.logs
+    return logs
 
 
 def check_logs(arguments: Arguments) -> None:
