@@ -111,8 +111,12 @@ def test_of_trials_that_fail_alike_only_the_first_is_shown_with_its_traceback() 
         error = {"kind": "ValueError", "message": message, "traceback": f"in estimator {number}"}
         screen.apply({"r": "end", "t": number, "status": "failed", "error": error})
     said = screen.text.getvalue()
-    assert "trial 0 {'lr': 0.0} failed: ValueError: too wide" in said
+    assert "trial 0 {'lr': 0.0} failed: ValueError: too wide\n" in said
     assert "failed like trial 0: ValueError: too wide\n" in said
+    assert "in estimator" not in said  # if all fail alike, the error that ends the run has it
+    screen.apply({"r": "finish", "status": "failed"})
+    said = screen.text.getvalue()
+    assert "trial 0 {'lr': 0.0} failed: ValueError: too wide (train" in said
     assert [number for number in range(3) if f"in estimator {number}" in said] == [0, 2]
 
 

@@ -75,6 +75,8 @@ class ProgressDisplay:
         self._rows: dict[int, _Row] = {}
         self._states: Counter[str] = Counter()
         self._failures: dict[tuple[str, str], int] = {}
+        self._untold: list[tuple[TrialState, Evidence]] = []
+        """Failures before any unit was done, said in a line so far: if all fail alike, the error has the rest."""
         self._title, self._metric, self._trained, self._planned = "", "", 0, 0
         self._num_models: int | None = None
         self._epochs, self._partitions = 0, 1
@@ -142,7 +144,10 @@ class ProgressDisplay:
         kind, self._paused = record["r"], state.paused
         if kind == "session":
             self._begin(state, record)
+        elif kind == "finish":
+            self._say_untold()
         elif kind == "unit":
+            self._say_untold()
             for number in record["t"]:
                 self._update(state, state.trials[number], record["w"])
                 self._say_validation(state, state.trials[number])
@@ -168,18 +173,27 @@ class ProgressDisplay:
     def _trial_ended(self, state: RunState, trial: TrialState) -> None:
         self._update(state, trial, None)
         if trial.error is not None:
-            self._say_failure(trial, trial.error)
+            self._say_failure(state, trial, trial.error)
         elif trial.status == "stopped":
             self._line(f"trial {trial.number} is stopped at {self._describe_place(state, trial)}")
 
-    def _say_failure(self, trial: TrialState, error: Evidence) -> None:
+    def _say_failure(self, state: RunState, trial: TrialState, error: Evidence) -> None:
         """Say a failure in full once, and in a line for each trial that fails alike."""
         first = self._failures.setdefault((error.kind, error.message), trial.number)
         what = f"trial {trial.number} {trial.params} failed"
-        if first == trial.number:
+        if first == trial.number and not state.units:
+            self._untold.append((trial, error))
+            self.say(f"{what}: {error.kind}: {error.message}")
+        elif first == trial.number:
             self.say(f"{what}: {error.describe()}")
         else:
             self.say(f"{what} like trial {first}: {error.kind}: {error.message}")
+
+    def _say_untold(self) -> None:
+        """Say in full the failures that were said in a line before others came further."""
+        for trial, error in self._untold:
+            self.say(f"trial {trial.number} {trial.params} failed: {error.describe()}")
+        self._untold.clear()
 
     def _say_validation(self, state: RunState, trial: TrialState) -> None:
         """A line for the end of an epoch, or for a validation within one."""
