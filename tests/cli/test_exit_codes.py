@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.conftest import Hopyard
+from tests.cli.conftest import Hopyard, run_python
 from tests.cli.shapes import document
 
 from hopyard import StockRoom
@@ -27,6 +27,21 @@ def test_1_for_an_error_that_a_user_can_mend(tmp_path: Path, hopyard: Hopyard) -
     done = hopyard("run", "list", "no-such", "--json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("NotFoundError: no-such does not exist here")
+
+
+def test_1_if_the_working_directory_is_gone(tmp_path: Path) -> None:
+    code = """
+import os, sys
+from hopyard.cli import main
+os.mkdir("gone")
+os.chdir("gone")
+os.rmdir(os.getcwd())
+sys.argv[1:] = ["run", "list", "store"]
+main()
+"""
+    done = run_python("-c", code, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "the working directory is gone. Change to one that exists.\n"
 
 
 def test_1_for_findings_of_a_check(tmp_path: Path, hopyard: Hopyard) -> None:

@@ -257,5 +257,7 @@ def test_times_are_spans_or_dates() -> None:
     assert parse_since("2d", now) == now - timedelta(days=2)
     assert parse_since("2026-01-31T10:00:00Z") == datetime(2026, 1, 31, 10, tzinfo=UTC)
     assert parse_since("2026-01-31").tzinfo is not None
+    for long_ago in ("99999999999d", "800000d", f"{'9' * 400}s"):
+        assert parse_since(long_ago, now) == datetime.min.replace(tzinfo=UTC)
     with pytest.raises(ValueError, match="soon"):
         parse_since("soon")

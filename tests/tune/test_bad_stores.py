@@ -32,6 +32,7 @@ from hopyard.errors import (
     WorkerLostError,
 )
 from hopyard.hopper.journal import Journal, read_records
+from hopyard.hopper.removal import remove_run
 from hopyard.objects.digests import digest_json
 from hopyard.storage import LocalStore
 from hopyard.training.unit import residents
@@ -88,6 +89,21 @@ def test_a_store_that_is_not_writable_is_refused_before_any_work(
     with refused(NotWritableError, text):
         search(LocalStore(read_only), local if backend == "local" else None).fit(make_rows())
     assert local.submit(0, int, "3").result() == 3
+
+
+def test_a_run_in_a_store_that_is_not_writable_is_not_deleted(
+    search: Any, make_rows: Any, read_only: Path
+) -> None:
+    subprocess.run(["mount", "-o", "remount,rw", str(read_only)], check=True)
+    store = LocalStore(read_only)
+    search(store, run_id="mine").fit(make_rows())
+    subprocess.run(["mount", "-o", "remount,ro", str(read_only)], check=True)
+    names = store.names()
+    with refused(
+        NotWritableError, "lease.lock cannot be written: Read-only file system. Give this user the right"
+    ):
+        remove_run(store.runs.at("mine"))
+    assert store.names() == names
 
 
 def test_logs_that_cannot_be_written_are_refused_before_any_work(

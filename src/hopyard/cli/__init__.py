@@ -56,10 +56,13 @@ def _run(command: Callable[[], Any]) -> None:
         sys.exit(1)
     except OSError as error:
         # One of a file has its name, and one of a store is a HopyardError, so this is of standard output.
-        if error.errno not in _NO_SPACE or error.filename is not None:
-            raise
         from hopyard.cli.terminal import complain
 
+        if isinstance(error, FileNotFoundError) and not _has_working_directory():
+            complain("the working directory is gone. Change to one that exists.")
+            sys.exit(1)
+        if error.errno not in _NO_SPACE or error.filename is not None:
+            raise
         complain(
             f"standard output cannot be written to ({error.strerror}), so the rest is not shown; what the command has "
             "done stays done. Make space there, or let it write elsewhere."
@@ -67,6 +70,14 @@ def _run(command: Callable[[], Any]) -> None:
         sys.exit(1)
     except KeyboardInterrupt:  # of what runs without the parser, which would end the command so
         sys.exit(130)
+
+
+def _has_working_directory() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is a mistake

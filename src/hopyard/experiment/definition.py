@@ -510,5 +510,6 @@ def _write(path: Path, member: Member, content: memoryview) -> None:
 
 def _corrupt(where: str, problem: str) -> CorruptError:
     return CorruptError(
-        f"{where} {problem}: it was changed or cut off. Create the experiment again from its directory, which stores it anew."
+        f"{where} {problem}: it was changed or cut off. Create the experiment again from its directory, which stores "
+        "it anew."
     )

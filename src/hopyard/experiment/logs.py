@@ -307,6 +307,9 @@ def parse_since(text: str, now: datetime | None = None) -> datetime:
     span = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text)
     if span is not None:
         seconds = float(span[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[span[2]]
-        return (now or datetime.now(UTC)) - timedelta(seconds=seconds)
+        try:
+            return (now or datetime.now(UTC)) - timedelta(seconds=seconds)
+        except OverflowError:  # before the year 1
+            return datetime.min.replace(tzinfo=UTC)
     found = datetime.fromisoformat(text)
     return found if found.tzinfo is not None else found.astimezone()

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from hopyard.errors import NotFoundError, RunHeldError, StorageError
 from hopyard.objects.heartbeat import Heartbeat, holder_that_beats
 from hopyard.storage import Store, files
+from hopyard.storage.oserrors import write_error
 
 _UNSEEN = 30.0
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
@@ -98,6 +99,8 @@ class Lease:
                 fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue  # a takeover has just replaced it
+            except OSError as error:
+                raise write_error(str(path), error) from error
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
