@@ -293,6 +293,9 @@ def test_describe(place: Path, experiment: str) -> None:
     )
     assert "and 1 more" in shown
     assert f"get its best weights: hopyard experiment checkpoints download {experiment} best DIR" in shown
+    assert re.search(r"^\d+ units on 1 worker in ", shown, re.MULTILINE)
+    assert "data that stayed" not in shown  # functions have no partitions
+    assert "partition" not in shown
 
 
 def test_describe_of_a_function_without_a_length_has_none(own: Path) -> None:
@@ -362,6 +365,18 @@ def test_export_and_compare(own: Path, experiment: str) -> None:
     other = next(each.experiment for each in list_experiments("experiments") if each.experiment != experiment)
     first, second = typed("compare", experiment, other)
     assert (first["settings"], second["settings"]) == ({"seed": 0}, {"seed": 9})
+    Path("code/more.py").write_text("")
+    wider = "hyperparameters.lr.vals=[0.1, 0.3]"
+    changed = typed("create", "const.yaml", "code", "--config", wider)["experiment"]
+    warm = typed("fork", experiment, "--warm-start", "best")["experiment"]
+    first, second, third = typed("compare", experiment, changed, warm)
+    digest = first["settings"].pop("definition")
+    assert first["settings"] == {"hyperparameters.lr.vals": [0.1, 0.2]}
+    assert second["settings"].pop("definition") != digest
+    assert second["settings"] == {"hyperparameters.lr.vals": [0.1, 0.3]}
+    assert third["settings"] == {
+        "hyperparameters.lr.vals": [0.1, 0.2], "definition": digest, "warm_start": f"trial 1 of {experiment}",
+    }  # fmt: skip
     assert other in invoke("compare", experiment, other).output
 
 

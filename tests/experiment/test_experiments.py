@@ -203,9 +203,7 @@ def test_a_fork_has_the_same_code_and_a_changed_configuration(
     assert [trial.params for trial in run.state.trials.values()] == [{"lr": 3}]
     assert run.best.get_history()["val_accuracy"] == [9.0, 18.0]
     [first, second] = compare([two, run]).to_dict("records")
-    assert (
-        first["settings"].keys() == second["settings"].keys() == {"hyperparameters.lr.vals", "search_space"}
-    )
+    assert first["settings"].keys() == second["settings"].keys() == {"hyperparameters.lr.vals"}
 
 
 def test_a_warm_start_begins_from_the_weights_of_the_trial(two: Run, store: LocalStore) -> None:

@@ -28,6 +28,7 @@ from hopyard.tune.describing import (
     describe_number,
     describe_params,
     describe_state,
+    is_function,
 )
 from hopyard.tune.listing import RunSummary, find_run, summary
 from hopyard.tune.rows import epochs_of
@@ -115,7 +116,7 @@ def show_trials(run: Run, totals: Totals, broken: Sequence[str], most: int | Non
         say(f"all trials failed alike before any unit was done: {run.state.gave_up.describe()}")
     for rule in broken:
         say(f"broken: {rule}", style="red")
-    if run.state.units and not broken:
+    if run.state.units and not broken and not is_function(run.state):
         say("every trial visited every partition once an epoch, one unit at a time: yes")
 
 
@@ -225,13 +226,13 @@ def _schedule_in_numbers(totals: Totals) -> str:
             f", {traffic.beside / 1e6:.1f} MB where the reader's host has the blocks and {traffic.away / 1e6:.1f} MB "
             "where not (as the store said)"
         )
+    # Functions, and loaders of trials' own, read what they like.
+    stayed = f"\ndata that stayed: {traffic.read / 1e6:.1f} MB of batches read by workers from their partitions{beside}"
     return (
         f"{counted(totals.units, 'unit')} on {counted(totals.workers, 'worker')} in {totals.seconds:.1f} s, busy "
         f"{totals.busy:.0%} of the time; {traffic.hops:,} hops between workers\n"
         f"states that moved: {traffic.moved / 1e6:.1f} MB read by workers that lacked them, "
-        f"{traffic.written / 1e6:.1f} MB written\n"
-        f"data that stayed: {traffic.read / 1e6:.1f} MB of batches read by workers from their partitions"
-        f"{beside}"
+        f"{traffic.written / 1e6:.1f} MB written" + (stayed if traffic.read else "")
     )
 
 

@@ -34,7 +34,7 @@ def compare(runs: Sequence[Run]) -> pd.DataFrame:
 
     if not runs:
         raise UsageError("compare was given no runs, but needs at least one. Write compare([run, other]).")
-    settings = [_flat(run.settings) for run in runs]
+    settings = [_settings_of(run) for run in runs]
     differing = _differing(settings)
     rows = []
     for run, own in zip(runs, settings, strict=True):
@@ -59,19 +59,25 @@ def compare(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings, with the fields of an experiment's configuration each by its path."""
+def _settings_of(run: Run) -> dict[str, Any]:
+    """The settings; of an experiment the fields of its configuration, each by its path, its code, and the weights that
+    it began from: all other settings follow from these."""
+    if "experiment" not in run.settings:
+        return run.settings
+    about = run.state.header["experiment"]
+    warm = about.get("warm_start")
+    code = {"definition": about["definition"][:12], "keras_backend": run.settings.get("keras_backend")}
+    began = {"warm_start": f"trial {warm['trial']} of {warm['experiment']}"} if warm is not None else {}
+    return _fields(run.settings["experiment"], "") | code | began
 
-    def fields(value: Any, path: str) -> dict[str, Any]:
-        if not isinstance(value, dict) or not value:
-            return {path: value}
-        found: dict[str, Any] = {}
-        for name, part in value.items():
-            found |= fields(part, f"{path}.{name}" if path else name)
-        return found
 
-    others = {name: value for name, value in settings.items() if name != "experiment"}
-    return others | (fields(settings["experiment"], "") if "experiment" in settings else {})
+def _fields(value: Any, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        return {path: value}
+    found: dict[str, Any] = {}
+    for name, part in value.items():
+        found |= _fields(part, f"{path}.{name}" if path else name)
+    return found
 
 
 def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:

@@ -43,6 +43,11 @@ def is_endless(state: RunState) -> bool:
     return bool(state.header.get("endless"))
 
 
+def is_function(state: RunState) -> bool:
+    """Whether trials are functions, which have reports in place of epochs, and no partitions."""
+    return _epoch(state) == "report"
+
+
 def _epoch(state: RunState) -> str:
     """The word for what a trial's code does from one validation to the next."""
     return str(state.header.get("epoch", "epoch"))
