@@ -108,6 +108,23 @@ def test_whole_numbers_that_no_float_can_hold_are_no_values(sign: int, digits: i
     assert list(caught.value.problems) == [("seed", rule)]
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"entrypoint": "x" * 100_000},
+        {"entrypoint": "x." * 50_000 + "py"},
+        {"x" * 100_000: 1},
+        {"searcher": {"name": "random", "metric": "x" * 100_000, "max_trials": 1}},
+        {"checkpoints": {"x" * 100_000: 1}},
+    ],
+    ids=["entrypoint", "dotted", "field", "metric", "nested"],
+)
+def test_what_is_long_is_not_repeated_whole(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        complete({**SMALLEST, **fields})
+    assert len(str(caught.value)) < 700
+
+
 @pytest.mark.parametrize("count", [100_001, 2_000_000_000, 2**61])
 def test_a_count_beyond_any_grid_is_refused_before_the_grid_is_made(count: int) -> None:
     def number(kind: str, maxval: int) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def _entrypoint(value: str) -> str:
         likely = f"{dotted}:{name or 'DigitsTrial'}"
         raise ValueError(
             f"is {brief(value)}, but it must be a module and the name of a class or function in it. Write entrypoint: "
-            f"{likely if _ENTRYPOINT.fullmatch(likely) else 'model_def:DigitsTrial'}."
+            f"{likely if _ENTRYPOINT.fullmatch(likely) and len(likely) <= 60 else 'model_def:DigitsTrial'}."
         )
     return value
 
@@ -212,7 +212,10 @@ class ExperimentConfig(Fields):
         metric, smaller = self.searcher.metric, self.searcher.smaller_is_better
         if smaller is not None and _known_mode(metric) not in (None, self.mode):
             better = "more" if smaller else "less"
-            rule = f"is {inline_yaml(smaller)}, but {better} of {metric!r} is better. Write {inline_yaml(not smaller)}."
+            rule = (
+                f"is {inline_yaml(smaller)}, but {better} of {brief(metric)} is better. "
+                f"Write {inline_yaml(not smaller)}."
+            )
             warnings.append(("searcher.smaller_is_better", rule))
         return warnings
 
@@ -375,7 +378,9 @@ def _problems_between(config: Mapping[str, Any]) -> list[Problem]:
     metric = searcher.get("metric")
     given = searcher.get("smaller_is_better") is not None
     if isinstance(metric, str) and metric and not given and _known_mode(metric) is None:
-        rule = f"is missing, and it is not known whether less of {metric!r} is better. Write true or false."
+        rule = (
+            f"is missing, and it is not known whether less of {brief(metric)} is better. Write true or false."
+        )
         problems.append(("searcher.smaller_is_better", rule))
     return problems
 

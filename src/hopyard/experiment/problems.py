@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from hopyard.errors import ConfigError
 from hopyard.search.points import Path
 from hopyard.search.spaces import name_of
+from hopyard.wording import shortened
 
 Problem: TypeAlias = tuple[str, str]
 """The path of a field, such as ``hyperparameters.layers[2].lr``, and the rest of a sentence about it that has the rule
@@ -18,7 +19,7 @@ and the next step."""
 
 def problems_error(source: str, problems: Sequence[Problem]) -> ConfigError:
     """The error that holds all problems of a configuration; ``source`` names it, such as the path of its file."""
-    lines = [f"{path} {text}" if path else text for path, text in problems]
+    lines = [f"{shortened(path, 200)} {text}" if path else text for path, text in problems]
     if len(lines) == 1:
         return ConfigError(f"{source}: {lines[0]}", problems)
     listed = "\n".join(f"  {line}" for line in lines)

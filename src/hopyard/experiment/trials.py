@@ -32,7 +32,7 @@ from hopyard.experiment.secrets import resolve_secrets
 from hopyard.masking import masked_output
 from hopyard.storage import Store, files
 from hopyard.training.estimator import Estimator
-from hopyard.wording import nearest
+from hopyard.wording import brief, nearest, shortened
 
 _KEPT_SECONDS = 7 * 86_400
 """How long what trials wrote into their working directories stays, since a run was last on the machine."""
@@ -247,24 +247,25 @@ def load_entrypoint(entrypoint: str, code: Path) -> Callable[..., Any]:
         EstimatorError: the module cannot be imported, with the file and the line, or has no such name.
     """
     module_name, _, name = entrypoint.partition(":")
+    shown = shortened(entrypoint)
     if not any((code / module_name.replace(".", "/")).with_suffix(ending).exists() for ending in (".py", "")):
         there = sorted(path.stem for path in code.glob("*.py"))
         listed = f"It has {', '.join(f'{each}.py' for each in there)}." if there else "It has no .py files."
         raise EstimatorError(
-            f"the entrypoint {entrypoint} names the module {module_name}, but the model definition has no such file"
-            f"{nearest(module_name, there, '.')} {listed} Correct entrypoint: in the configuration."
+            f"the entrypoint {shown} names the module {shortened(module_name)}, but the model definition has no such "
+            f"file{nearest(module_name, there, '.')} {listed} Correct entrypoint: in the configuration."
         )
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "determined":
             raise EstimatorError(
-                f"the entrypoint {entrypoint} imports {error.name}{_where(error, code)}, but trials are classes of "
+                f"the entrypoint {shown} imports {error.name}{_where(error, code)}, but trials are classes of "
                 "hopyard.experiment here, or functions. Write class NAME(TorchTrial), class NAME(KerasTrial), or "
                 f"def main(context).{_FROM_DETERMINED}"
             ) from error
         raise EstimatorError(
-            f"the entrypoint {entrypoint} cannot be imported: {type(error).__name__}: {error}"
+            f"the entrypoint {shown} cannot be imported: {type(error).__name__}: {error}"
             f"{_where(error, code)}. Mend it, and try it with: python -c 'import {module_name}'"
         ) from error
     found = getattr(module, name, None)
@@ -273,13 +274,13 @@ def load_entrypoint(entrypoint: str, code: Path) -> Callable[..., Any]:
             each for each, value in vars(module).items() if getattr(value, "__module__", "") == module_name
         ]
         raise EstimatorError(
-            f"the entrypoint {entrypoint} names {name!r}, which {module_name}.py does not define"
+            f"the entrypoint {shown} names {brief(name)}, which {module_name}.py does not define"
             f"{nearest(name, own, '.')} It defines {', '.join(own) or 'no class or function'}. Correct entrypoint: in "
             "the configuration."
         )
     if not callable(found):
         raise EstimatorError(
-            f"the entrypoint {entrypoint} is {type(found).__name__}, but it must be a TorchTrial, a KerasTrial, or a "
+            f"the entrypoint {shown} is {type(found).__name__}, but it must be a TorchTrial, a KerasTrial, or a "
             "function def main(context)."
         )
     result: Callable[..., Any] = found
