@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ class OwnLoader:
         self.place: Place = Place()
         self._visits, self._batch_size = visits, batch_size
         self._open: Iterator[Any] | None = None
+        self._said: int | None = None
+        self._has_warned = False
 
     def go_to(self, place: Mapping[str, int]) -> None:
         """Read on from a place, as ``vars(loader.place)`` gave it."""
@@ -80,14 +83,42 @@ class OwnLoader:
         """The next batches; behind the end of a pass comes the next pass."""
         while count:
             if self._open is None:
+                self._said = number_of_batches(self.loader)
                 self._open = one_pass(self.loader, self._seed(seed), self.place.number)
                 next(itertools.islice(self._open, self.place.batches, self.place.batches), None)
             for batch in itertools.islice(self._open, count):
                 self.place.batches += 1
                 count -= 1
+                self._check_length(ended=False)
                 yield batch
             if count:
+                self._check_length(ended=True)
                 self._end_pass()
+
+    def _check_length(self, ended: bool) -> None:
+        """Warn, once, of a loader whose pass has another length than it says, also while it reads that pass."""
+        read = self.place.batches
+        if self._has_warned or not read:
+            return
+
+        def differs() -> bool:
+            return self._said is not None and (read < self._said if ended else read > self._said)
+
+        if not differs():
+            return
+        # Some have another length in each pass, of which they are told when it begins.
+        self._said = number_of_batches(self.loader)
+        if not differs():
+            return
+        self._has_warned = True
+        number = self.place.number + 1
+        found = f"pass {number} ended after {read}" if ended else f"pass {number} has {read} or more"
+        warnings.warn(
+            f"the training data loader, a {type(self.loader).__name__}, says that a pass has {self._said} batches, but "
+            f"{found}. Epochs are as long as it says: have its __len__ return how many batches it gives.",
+            UserWarning,
+            stacklevel=2,
+        )
 
     def _end_pass(self) -> None:
         if not self.place.batches:
