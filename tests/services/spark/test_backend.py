@@ -16,6 +16,7 @@ import cloudpickle
 import pytest
 from tests import ancestors
 from tests.ancestors import executor, keeper
+from tests.forked import FRESH
 
 from hopyard.backend import SparkBackend
 from hopyard.backend._spark_executors import Executor, assign, expected_executors, wait_for
@@ -220,7 +221,8 @@ def test_an_executor_without_our_package_is_named(
     context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')  # without its site-packages
+    # Without its site-packages, and not forked off a process that has them.
+    python.write_text(f'#!/bin/sh\nexport {FRESH}=1\nexec "{sys.executable}" -S "$@"\n')
     python.chmod(0o755)
     monkeypatch.setattr(context, "pythonExec", str(python))
     with pytest.raises(WorkerMismatchError) as caught:
