@@ -24,13 +24,10 @@ from hopyard.tune.asking import WAIT
 Definition = Callable[..., Path]
 
 WAITS = """
-import os
-import time
-
 def main(context):
-    while not os.path.exists(context.get_data_config()["go"]):
-        print("waiting", flush=True)
-        time.sleep(0.05)
+    print("waiting", flush=True)
+    with open(context.get_data_config()["go"]):  # a pipe that nobody has opened to write to
+        pass
     context.report(accuracy=1)
 """
 
@@ -58,14 +55,27 @@ def until(happens: Callable[[], bool]) -> None:
     pytest.fail("two minutes were not enough")
 
 
+@pytest.fixture
+def go(tmp_path: Path) -> Path:
+    """A pipe on which functions wait until it is opened to be written to."""
+    path = tmp_path / "go"
+    os.mkfifo(path)
+    return path
+
+
+def let_go(go: Path) -> None:
+    """Have nobody wait from now on."""
+    go.unlink()
+    go.touch()
+
+
 def until_nobody_drives(store: LocalStore, experiment: str) -> None:
     until(lambda: holder(store.runs.at(experiment)) is None)
 
 
 def test_a_detached_driver_goes_on_in_a_session_of_its_own(
-    definition: Definition, store: LocalStore, tmp_path: Path
+    definition: Definition, store: LocalStore, go: Path
 ) -> None:
-    go = tmp_path / "go"
     folder = definition(WAITS)
     made = complete(config(data={"go": str(go)}))
     started = Driving(made, pack(folder, store).digest, store, "local", 1).detached()
@@ -75,7 +85,7 @@ def test_a_detached_driver_goes_on_in_a_session_of_its_own(
     assert run.holder["pid"] == started.pid
     assert os.getsid(started.pid) == started.pid != os.getsid(0)
     assert started.length == "as long as the function runs"
-    go.touch()
+    go.write_text("")  # once the function waits
     until_nobody_drives(store, started.experiment)
     assert open_experiment(store, started.experiment).status == "completed"
     until(lambda: started.output.read_text().endswith(f"{started.experiment}: completed\n"))
@@ -136,9 +146,8 @@ def test_backends_have_names() -> None:
 
 
 def test_kill_ends_units_under_way_and_resume_does_them_again(
-    definition: Definition, store: LocalStore, tmp_path: Path
+    definition: Definition, store: LocalStore, go: Path
 ) -> None:
-    go = tmp_path / "go"
     run = create(config(data={"go": str(go)}), definition(WAITS), store, detach=True)
     assert run is not None
     tail = JournalFollower(store.runs.at(run.run_id))
@@ -149,23 +158,22 @@ def test_kill_ends_units_under_way_and_resume_does_them_again(
     )
     until_nobody_drives(store, run.run_id)
     assert open_experiment(store, run.run_id).status == "stopped"
-    go.touch()
+    let_go(go)
     again = resume(store, run.run_id, InlineBackend(), progress=False)
     assert (again.status, again.state.sessions) == ("completed", 2)
     assert again.kill() == f"run {run.run_id} is not running, so there is nothing to kill."
 
 
 def test_a_killed_driver_leaves_an_experiment_that_goes_on_where_it_was_driven(
-    definition: Definition, store: LocalStore, tmp_path: Path
+    definition: Definition, store: LocalStore, go: Path
 ) -> None:
-    go = tmp_path / "go"
     fields = config(data={"go": str(go)}, resources={"workers": None})
     driving = Driving(complete(fields), pack(definition(WAITS), store).digest, store, "local", 1)
     started = driving.detached()
     os.kill(started.pid, signal.SIGKILL)
     until_nobody_drives(store, started.experiment)
     assert open_run(store, started.experiment).status == "interrupted"
-    go.touch()
+    let_go(go)
     run = resume(store, started.experiment, progress=False, detach=True)
     until_nobody_drives(store, run.run_id)
     assert open_experiment(store, run.run_id).status == "completed"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
 import pytest
 
-from hopyard.backend import Backend
+from hopyard.backend import Backend, InlineBackend
 from hopyard.errors import Evidence, StateLostError
 from hopyard.hopper.decisions import Decisions, replay
 from hopyard.hopper.hopper import Hopper
@@ -23,7 +24,7 @@ from hopyard.hopper.state import JournalRecord, RunState, TrialState, trial_fold
 from hopyard.hopper.work import Options
 from hopyard.objects import StateRef, load_state, save_state
 from hopyard.search import FullLength, Patience, RandomPoints, Searcher, hp_uniform
-from hopyard.storage import Store
+from hopyard.storage import MemoryStore, Store
 
 # Workers cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -228,3 +229,25 @@ def game() -> type[Game]:
 @pytest.fixture
 def result_of() -> Callable[[RunState], list[tuple[Any, ...]]]:
     return outcome
+
+
+def killed_after_each_record(game: Any, **arguments: Any) -> Iterator[tuple[int, Any]]:
+    """Runs whose driver ended after the first record, the second, and so on, up to the last."""
+    for stop in itertools.count(1):
+        run = game(MemoryStore(), InlineBackend(), **arguments)
+        seen = 0
+
+        def stopping(state: Any, record: Any, stop: int = stop) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == stop:
+                raise KeyboardInterrupt
+
+        run.on_record = stopping
+        try:
+            run.play()
+        except KeyboardInterrupt:
+            run.on_record = None
+            yield stop, run
+        else:
+            return

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hopper.conftest import killed_after_each_record
 
 from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.errors import (
@@ -63,24 +64,14 @@ def test_a_finished_run_is_not_driven_again_but_replays(game: Any, result_of: An
 
 def test_stopping_after_any_record_and_going_on_gives_the_same_outcome(game: Any, result_of: Any) -> None:
     expected = result_of(game(MemoryStore(), InlineBackend(), num_models=2).play())
-    for stop in range(1, 26):
-        run = game(MemoryStore(), InlineBackend(), num_models=2)
-        seen = 0
-
-        def stopping(state: Any, record: Any, stop: int = stop) -> None:
-            nonlocal seen
-            seen += 1
-            if seen == stop:
-                raise KeyboardInterrupt
-
-        run.on_record = stopping
-        with pytest.raises(KeyboardInterrupt):
-            run.play()
-        run.on_record = None
+    runs = 0
+    for _, run in killed_after_each_record(game, num_models=2):
+        runs += 1
         assert result_of(run.play()) == expected
         assert broken_rules(run.records()) == []
         done = [(u["t"][0], u["v"]) for u in run.records() if u["r"] == "unit"]
         assert len(done) == len(set(done)), "a finished unit was done twice"
+    assert runs >= 25
 
 
 def test_a_failing_trial_is_recorded_with_its_evidence_and_stops_no_other(game: Any) -> None:

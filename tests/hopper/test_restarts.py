@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hopper.conftest import killed_after_each_record
 
 from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.errors import Evidence
@@ -77,28 +76,6 @@ def test_one_that_fails_once_more_than_that_has_failed(game: Any) -> None:
     ]
     assert state.trials[1].error == Evidence("ValueError", "bad visit 3", "Traceback ...", "log", worker=0)
     assert [record["r"] for record in of_trial(run, "again", "end")] == ["again", "again", "end"]
-
-
-def killed_after_each_record(game: Any, **arguments: Any) -> Iterator[tuple[int, Any]]:
-    """Runs whose driver ended after the first record, the second, and so on, up to the last."""
-    for stop in itertools.count(1):
-        run = game(MemoryStore(), InlineBackend(), **arguments)
-        seen = 0
-
-        def stopping(state: Any, record: Any, stop: int = stop) -> None:
-            nonlocal seen
-            seen += 1
-            if seen == stop:
-                raise KeyboardInterrupt
-
-        run.on_record = stopping
-        try:
-            run.play()
-        except KeyboardInterrupt:
-            run.on_record = None
-            yield stop, run
-        else:
-            return
 
 
 @pytest.mark.parametrize(("times", "status"), [(2, "completed"), (3, "failed")])

@@ -49,7 +49,7 @@ def add_to(app: typer.Typer) -> None:
     """Make these commands of ``app``."""
     for command in (create, pause, resume, stop, kill, fork, delete):
         app.command()(command)
-    app.command("continue")(continue_command)
+    app.command("continue", help="Another name of `hopyard experiment resume`.")(resume)
 
 
 @create_app.command("experiment")
@@ -132,19 +132,6 @@ def resume(
         return
     driving = resumed(opened, run, backend, workers, take_over=take_over)
     _drive(driving, store, follow, as_json)
-
-
-def continue_command(
-    experiment: ExperimentId,
-    store: StoreOption = "experiments",
-    backend: BackendOption = None,
-    workers: WorkersOption = None,
-    take_over: TakeOverOption = False,
-    follow: FollowOption = True,
-    as_json: JsonOption = False,
-) -> None:
-    """Go on with an experiment: another name of `hopyard experiment resume`."""
-    resume(experiment, store, backend, workers, take_over, follow, as_json)
 
 
 def fork(

@@ -24,7 +24,7 @@ from hopyard.experiment.keras_loaders import (
     rows_of_first_batch,
 )
 from hopyard.experiment.lengths import Facts, Visits
-from hopyard.experiment.own_loader import OwnLoader, bytes_of, number_of_batches, partitioned, rows_of
+from hopyard.experiment.own_loader import WithOwnLoader, bytes_of, number_of_batches, partitioned, rows_of
 from hopyard.experiment.trials import Surroundings, TrialEstimator
 from hopyard.objects import derive_seed
 from hopyard.training.estimator import Context, OneBatch, Replica, Visit
@@ -106,12 +106,11 @@ class KerasTrialEstimator(KerasEstimator, TrialEstimator):
         return Facts("dataset", *datasets, len(train), train.batch_size, tuple(train.columns))
 
 
-class KerasTrialReplica(KerasReplica):
+class KerasTrialReplica(WithOwnLoader, KerasReplica):
     """Replica of a trial, whose batches are the user's."""
 
     def __init__(self, estimator: KerasTrialEstimator, context: Context) -> None:
         self._given = estimator
-        self._own: OwnLoader | None = None
         self._rows = 0
         super().__init__(estimator, context)
         if estimator.visits is not None:
@@ -169,24 +168,6 @@ class KerasTrialReplica(KerasReplica):
         else:
             batches = all_batches(loader, derive_seed(visit.seed, "validation"))
         return _read(visit, loader, batches, "validation")
-
-    def state(self) -> dict[str, Any]:
-        tree = super().state()
-        if self._own is not None:
-            tree["data"] = dict(vars(self._own.place))
-        return tree
-
-    def load(self, tree: Mapping[str, Any]) -> None:
-        super().load(tree)
-        self._go_to(tree)
-
-    def adopt(self, tree: Mapping[str, Any]) -> None:
-        super().adopt(tree)
-        self._go_to(tree)
-
-    def _go_to(self, tree: Mapping[str, Any]) -> None:
-        if self._own is not None and "data" in tree:
-            self._own.go_to({name: int(value) for name, value in tree["data"].items()})
 
     @property
     def prediction_columns(self) -> list[str]:

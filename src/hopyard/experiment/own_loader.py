@@ -18,6 +18,7 @@ from hopyard.data.loader import Loader
 from hopyard.errors import EstimatorError
 from hopyard.experiment.lengths import Visits
 from hopyard.objects import derive_seed
+from hopyard.training.estimator import Replica
 
 
 @dataclass
@@ -59,11 +60,11 @@ class OwnLoader:
         self._said: int | None = None
         self._has_warned = False
 
-    def go_to(self, place: Mapping[str, int]) -> None:
-        """Read on from a place, as ``vars(loader.place)`` gave it."""
-        if vars(self.place) != dict(place):
-            self.place = Place(**place)
-            self._open = None
+    def go_to(self, place: Mapping[str, Any]) -> None:
+        """Read on from a place, as ``vars(loader.place)`` gave it; numbers may be those of a state."""
+        found = Place(**{name: int(value) for name, value in place.items()})
+        if self.place != found:
+            self.place, self._open = found, None
 
     def read_visit(self, seed: int) -> Iterator[Any]:
         """The batches of the next visit, which has ended when they have been read.
@@ -133,6 +134,28 @@ class OwnLoader:
     def _seed(self, seed: int) -> int:
         """The seed of the pass."""
         return derive_seed(seed, "pass", self.place.number)
+
+
+class WithOwnLoader(Replica):
+    """Replica whose state has the place in a loader of the trial's own, if it has one; a base beside a framework's."""
+
+    _own: OwnLoader | None = None
+
+    def state(self) -> dict[str, Any]:
+        tree = super().state()  # type: ignore[safe-super]
+        return tree if self._own is None else {**tree, "data": dict(vars(self._own.place))}
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        super().load(tree)  # type: ignore[safe-super]
+        self._go_to(tree)
+
+    def adopt(self, tree: Mapping[str, Any]) -> None:
+        super().adopt(tree)  # type: ignore[safe-super]
+        self._go_to(tree)
+
+    def _go_to(self, tree: Mapping[str, Any]) -> None:
+        if self._own is not None and "data" in tree:
+            self._own.go_to(tree["data"])
 
 
 def one_pass(loader: Any, seed: int, number: int = 0) -> Iterator[Any]:

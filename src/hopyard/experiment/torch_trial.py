@@ -19,6 +19,7 @@ from hopyard.experiment.context import TrialContext
 from hopyard.experiment.lengths import Facts, Visits
 from hopyard.experiment.own_loader import (
     OwnLoader,
+    WithOwnLoader,
     batch_size_of,
     bytes_of,
     loader_of,
@@ -122,12 +123,11 @@ class TorchTrialEstimator(TorchEstimator, TrialEstimator):
         return Facts("dataset", *datasets, len(train), train.batch_size, tuple(train.columns))
 
 
-class TorchTrialReplica(TorchReplica):
+class TorchTrialReplica(WithOwnLoader, TorchReplica):
     """Replica of a trial, whose batches and steps are the user's."""
 
     def __init__(self, estimator: TorchTrialEstimator, context: Context) -> None:
         self._given = estimator
-        self._own: OwnLoader | None = None
         super().__init__(estimator, context)
         if estimator.visits is not None:
             self._own = OwnLoader(estimator.training, estimator.visits, estimator.batch_size)
@@ -178,24 +178,6 @@ class TorchTrialReplica(TorchReplica):
                 "build_validation_data_loader() return what gives batches each time that it is iterated over."
             )
         return found
-
-    def state(self) -> dict[str, Any]:
-        tree = super().state()
-        if self._own is not None:
-            tree["data"] = dict(vars(self._own.place))
-        return tree
-
-    def load(self, tree: Mapping[str, Any]) -> None:
-        super().load(tree)
-        self._go_to(tree)
-
-    def adopt(self, tree: Mapping[str, Any]) -> None:
-        super().adopt(tree)
-        self._go_to(tree)
-
-    def _go_to(self, tree: Mapping[str, Any]) -> None:
-        if self._own is not None and "data" in tree:
-            self._own.go_to({name: int(value) for name, value in tree["data"].items()})
 
     @property
     def prediction_columns(self) -> list[str]:
