@@ -20,9 +20,9 @@ from concurrent.futures import Future
 from hopyard.backend._process import LaunchSettings
 from hopyard.backend._slot import NEVER, Slot
 from hopyard.backend._task import Task
-from hopyard.backend._worker import LEFT_TO_THE_DRIVER
 from hopyard.backend.output import Outlet
 from hopyard.errors import WorkerLostError
+from hopyard.worker_start import LEFT_TO_THE_DRIVER
 
 GRACE = 0.5  # seconds that a busy worker has to notice the end of its channel, before it is killed
 

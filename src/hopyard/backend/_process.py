@@ -8,19 +8,14 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO
 
 from hopyard.backend._channel import Channel, MessageKind, dumps
 from hopyard.backend.output import LineSplitter, Outlet, kept_lines
+from hopyard.worker_start import import_path, start_worker, take_spare
 
-# The driver's import path comes first of all, so that the worker imports what the driver would.
-BOOTSTRAP = (
-    "import sys; descriptor = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; del sys.argv[1:]; "
-    "from hopyard.backend._worker import main; main(descriptor)"
-)
 PIPE_CAPACITY = 1024 * 1024  # what an unprivileged process can have written to a pipe at once
 
 HINTS = {
@@ -96,12 +91,7 @@ class WorkerProcess:
         self.number = number
         self.lines = kept_lines()
         self._outlet = outlet
-        ours, theirs = socket.socketpair()
-        with contextlib.ExitStack() as on_error:
-            on_error.callback(ours.close)
-            with theirs:
-                self.popen = _start(theirs.fileno(), launch)
-            on_error.pop_all()
+        self.popen, ours = _started(launch)
         self.pid = self.popen.pid
         ours.setblocking(False)
         self.channel = Channel(ours)
@@ -114,7 +104,8 @@ class WorkerProcess:
             if launch.prefix:
                 self.channel.send(MessageKind.PREFIX, [launch.prefix])
             level = logging.getLogger().level if launch.log_level is None else launch.log_level
-            self.channel.send(MessageKind.HELLO, dumps({"log_level": level}, copy=True))
+            hello = {"log_level": level, "env": dict(launch.env)}
+            self.channel.send(MessageKind.HELLO, dumps(hello, copy=True))
 
     def show(self, stream: OutputPipe, *, end_of_task: bool = False) -> None:
         """Pass on the lines that the stream has, and remember them for evidence."""
@@ -149,23 +140,20 @@ class WorkerProcess:
         return "Its last lines:\n  " + "\n  ".join(self.lines)
 
 
-def _start(descriptor: int, launch: LaunchSettings) -> subprocess.Popen[bytes]:
+def _started(launch: LaunchSettings) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """The process, and this end of its channel."""
     paths = import_path()
     paths += [path for path in launch.paths if path not in paths]
-    return subprocess.Popen(
-        [sys.executable, "-c", BOOTSTRAP, str(descriptor), *paths],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        pass_fds=[descriptor],
-        env={**os.environ, **launch.env},
-    )
-
-
-def import_path() -> list[str]:
-    """Import path of this process, absolute: a process with another working directory finds the same modules."""
-    return [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - entries may be anything
+    env = {**os.environ, **launch.env}
+    if not launch.prefix and (spare := take_spare(env, paths)) is not None:
+        return spare.popen, spare.sock
+    ours, theirs = socket.socketpair()
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(ours.close)
+        with theirs:
+            popen = start_worker(theirs.fileno(), env, paths)
+        on_error.pop_all()
+    return popen, ours
 
 
 def _exit_descriptor(pid: int) -> int | None:

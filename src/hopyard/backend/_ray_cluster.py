@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import hopyard
-from hopyard.backend._process import import_path
 from hopyard.backend._task import Task
 from hopyard.backend.agent import AgentSettings, Answer
 from hopyard.backend.remote import Cluster
 from hopyard.errors import StorageFullError, UsageError, WorkerLostError, WorkerMismatchError
 from hopyard.wording import counted
+from hopyard.worker_start import import_path
 
 logger = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import importlib
 import logging
 import os
 import select
@@ -29,15 +30,18 @@ from hopyard.backend._channel import Channel, MessageKind, MessagePart, dumps, l
 from hopyard.backend.base import without_exit
 from hopyard.backend.surroundings import checked_words
 from hopyard.errors import HopyardError
+from hopyard.worker_start import LEFT_TO_THE_DRIVER
 
 PR_SET_PDEATHSIG = 1
-LEFT_TO_THE_DRIVER = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
-"""Signals that a terminal, or a scheduler of jobs, sends to a driver and its workers at once."""
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
 
 
-def main(descriptor: int) -> None:
-    """Serve the driver at the other end of the socket ``descriptor`` until it goes away."""
+def main(descriptor: int, modules: Sequence[str] = ()) -> None:
+    """Serve the driver at the other end of the socket ``descriptor`` until it goes away.
+
+    Args:
+        modules: imported before; those that cannot be imported are left out.
+    """
     os.set_inheritable(descriptor, False)
     libc = ctypes.CDLL(None)
     if sys.platform == "linux":
@@ -46,6 +50,9 @@ def main(descriptor: int) -> None:
     faulthandler.enable()
     channel = Channel(socket.socket(fileno=descriptor))
     threading.Thread(target=_exit_with_driver, args=(descriptor,), daemon=True).start()
+    for module in modules:
+        with contextlib.suppress(Exception):  # whoever needs it will hear of it
+            importlib.import_module(module)
     try:
         _serve(channel, libc)
     except (EOFError, BrokenPipeError):
@@ -81,6 +88,7 @@ def _serve(channel: Channel, libc: ctypes.CDLL) -> None:
         _start_through(channel, parts)
         _, parts = _receive(channel)
     settings = loads(parts)
+    os.environ.update(settings["env"])  # its GPUs, if it was started before they were known
     for stream in (sys.stdout, sys.stderr):
         assert hasattr(stream, "reconfigure")
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)

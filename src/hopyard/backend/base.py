@@ -26,8 +26,6 @@ Rules that every implementation must keep (``backend.testing`` checks them):
 
 from __future__ import annotations
 
-import os
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -176,18 +174,6 @@ def check_timeout(value: float | None, name: str = "unit_timeout") -> None:
     """Refuse a time limit that is no number of seconds."""
     if value is not None:
         number(name, value, above=0, rule="a number of seconds above 0, or None for no limit")
-
-
-def common_env(threads: int) -> dict[str, str]:
-    """Environment variables of every worker's process, on any machine."""
-    env = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-    keras = sys.modules.get("keras")
-    if keras is not None:  # which has one backend in a process, and models are of it
-        env["KERAS_BACKEND"] = keras.backend.backend()
-    elif "KERAS_BACKEND" in os.environ:
-        env["KERAS_BACKEND"] = os.environ["KERAS_BACKEND"]
-    # Sets of strings iterate alike, and cuBLAS sums alike, on every worker and in every run.
-    return env | {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
 def without_exit(error: BaseException) -> Exception:

@@ -13,11 +13,12 @@ from hopyard.backend import devices
 from hopyard.backend._engine import Engine
 from hopyard.backend._process import LaunchSettings
 from hopyard.backend._task import Task
-from hopyard.backend.base import Backend, check_timeout, check_worker, common_env
+from hopyard.backend.base import Backend, check_timeout, check_worker
 from hopyard.backend.output import Listener, Outlet
 from hopyard.backend.surroundings import Prefix, Surroundings
 from hopyard.checks import integer
 from hopyard.errors import UsageError
+from hopyard.worker_start import common_env
 
 
 class LocalBackend(Backend):

@@ -15,10 +15,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Self, TypeAlias
 
-from hopyard.backend._process import import_path
 from hopyard.backend._task import Task
 from hopyard.backend.agent import AgentSettings, Answer
-from hopyard.backend.base import Backend, check_timeout, check_worker, common_env
+from hopyard.backend.base import Backend, check_timeout, check_worker
 from hopyard.backend.output import Listener, Outlet
 from hopyard.backend.surroundings import Prefix, Surroundings
 from hopyard.checks import integer
@@ -31,6 +30,7 @@ from hopyard.errors import (
     WorkerMismatchError,
 )
 from hopyard.storage.oserrors import full_disk
+from hopyard.worker_start import common_env, import_path
 
 logger: logging.Logger = logging.getLogger(__name__)
 

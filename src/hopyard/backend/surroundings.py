@@ -15,11 +15,10 @@ from typing import Any, TypeAlias
 
 from hopyard.errors import UsageError
 from hopyard.objects import pickles
+from hopyard.worker_start import GPUS
 
 Prefix: TypeAlias = Callable[[], Sequence[str]]
 """Gives the words that are put before the command of a worker's process, on the worker's machine; empty: none."""
-
-GPUS = "CUDA_VISIBLE_DEVICES"  # each worker has its own
 
 
 @dataclass(frozen=True)

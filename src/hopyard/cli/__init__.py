@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hopyard.cli.early import start_early
 from hopyard.cli.warned import said_warnings
 from hopyard.errors import HopyardError
 
@@ -27,6 +28,7 @@ def main() -> None:
     if words[:2] == _MERGE_DRIVER and len(words) == 6 and not any(word.startswith("-") for word in words):
         _run(lambda: _merge(*words[2:]))
     else:
+        start_early(words)
         from hopyard.cli.tree import app
 
         _run(app)

@@ -12,24 +12,22 @@ from hopyard.backend import Backend, LocalBackend
 from hopyard.backend.preflight import preflight
 from hopyard.data.base import Partitioned
 from hopyard.data.preparing.request import Watch
-from hopyard.errors import Evidence, Preempted, StorageError, TrialError, UsageError, WorkerError
+from hopyard.errors import Evidence, TrialError, UsageError
 from hopyard.experiment.config import ExperimentConfig
 from hopyard.experiment.definition import places_of
 from hopyard.experiment.hyperparameters import search_space
-from hopyard.experiment.lengths import Facts, OwnData, Stretch, Visits, visits_of
+from hopyard.experiment.lengths import Facts, OwnData, Visits, visits_of
 from hopyard.experiment.logs import Recorder
+from hopyard.experiment.looking import first_report, look
 from hopyard.experiment.mounts import Mount, start_with
 from hopyard.experiment.searchers import Grid, Pbt, length_of, make_searcher
-from hopyard.experiment.trials import TrialEstimator, TrialFunction
+from hopyard.experiment.trials import TrialFunction
 from hopyard.hopper.hopper import Observer
 from hopyard.hopper.notice import Notice
 from hopyard.hopper.work import Options
 from hopyard.objects import StateRef, digest_json
 from hopyard.search import Budget, Create, Searcher
 from hopyard.storage import Store
-from hopyard.training.estimator import Visit
-from hopyard.training.evidence import gather
-from hopyard.training.session import Session
 from hopyard.tune.arguments import default_partitions
 from hopyard.tune.inputs import Arrays, SearchData, Splits
 from hopyard.tune.launch import kept_running
@@ -232,35 +230,6 @@ def facts_of(backend: Backend, function: TrialFunction, seed: int, params: dict[
         raise TrialError(f"the trial cannot be built, so no experiment was begun.\n{found.describe()}", found)
     assert isinstance(found, Facts)
     return found
-
-
-def look(function: TrialFunction, seed: int, params: dict[str, Any]) -> Facts | Evidence:
-    """Facts about the data of a trial, or why its code fails; on a worker."""
-    try:
-        with Session(1) as session:
-            session.seed(seed, 0, "init")
-            estimator = function(params)
-            assert isinstance(estimator, TrialEstimator)
-            return estimator.facts()
-    except (StorageError, WorkerError, Preempted):
-        raise
-    except (Exception, SystemExit) as error:
-        return gather(error, "build", None)
-
-
-def first_report(function: TrialFunction, seed: int, params: dict[str, Any]) -> Evidence | None:
-    """Let a function run up to its first report, on a worker; why it fails, if it does."""
-    try:
-        with Session(1) as session:
-            session.seed(seed, 0, "init")
-            replica = function(params).replica(None)  # type: ignore[arg-type]  # a function's looks at nothing
-            replica.train(Visit(Stretch(0), seed, 0, 0))
-            replica.state()
-    except (StorageError, WorkerError, Preempted):
-        raise
-    except (Exception, SystemExit) as error:
-        return gather(error, "train", None)
-    return None
 
 
 # Lengths
