@@ -7,11 +7,13 @@ import os
 
 from hopyard.hopper.journal import FOLDER, LEASE
 from hopyard.objects import Lease
+from hopyard.objects.frozen import RunFolder
 from hopyard.storage import Store, files
 
 
 def remove_run(folder: Store) -> None:
-    """Delete all that is in a run's folder: states, programs, logs, and last its journal.
+    """Delete all that is in a run's folder: states, programs, logs, and last its journal; and what it shared with other
+    runs, if none of them has it.
 
     What is left if this is interrupted is still a run, whose journal lacks an end, or none; calling it again deletes
     the rest. On a store without files, the object that says that nobody holds the run stays.
@@ -26,6 +28,8 @@ def remove_run(folder: Store) -> None:
         journal = {name for name in names if name.startswith(f"{FOLDER}/")}
         locks = {LEASE, f"{LEASE}.lock", f"{LEASE}.space"} & names
         for part in (names - journal - locks, journal, locks):
+            if part is journal and isinstance(folder, RunFolder):
+                folder.frozen().release()
             for name in sorted(part, reverse=True):  # of the journal the header, by which it is known, last
                 folder.delete(name)
             folder.sync_deleted(part)

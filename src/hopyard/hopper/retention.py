@@ -22,6 +22,7 @@ from collections.abc import Callable
 from hopyard.errors import SettingsError
 from hopyard.hopper.state import RunState, TrialState, trial_folder
 from hopyard.objects import StateRef
+from hopyard.objects.states import is_lent
 from hopyard.storage import Store
 
 
@@ -141,7 +142,8 @@ class Retention:
     def _files(self, trial: TrialState) -> set[str]:
         borrowers = (self._state.trials[number] for number in self._borrowers.get(trial.number, ()))
         lent = [borrower.durable.state for borrower in borrowers if borrower.durable.state is not None]
-        return {name for reference in [*self._references(trial), *lent] for name in reference.files}
+        needed = [*self._references(trial), *lent]
+        return {name for reference in needed for name in reference.files if not is_lent(name)}
 
     def _references(self, trial: TrialState) -> list[StateRef]:
         if trial.running:

@@ -9,9 +9,9 @@ position, so a state that is saved again in full may replace its file while othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.objects.digests import digest_json
@@ -21,6 +21,9 @@ from hopyard.objects.tree import Tree, flatten, unflatten
 from hopyard.storage import Store
 from hopyard.storage.format import check_format, format_header
 from hopyard.wording import nearest
+
+FROZEN = "frozen"
+"""Folder, as a state's folder sees it, of files with tensors that no training changes; see ``objects.frozen``."""
 
 _DOMAIN = "hopyard.state"
 
@@ -101,7 +104,7 @@ class _Manifest:
             )
         except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
             raise file.corrupt(f"its manifest cannot be read ({error!r})") from None
-        if file_name(self.digest) != name:
+        if file_name(self.digest) != name.removeprefix(f"{FROZEN}/"):
             raise file.corrupt(f"its content has the digest {self.digest}")
 
     def own(self, name: str) -> dict[str, str]:
@@ -118,8 +121,19 @@ def file_name(digest: str) -> str:
     return f"{digest}.safetensors"
 
 
+class Lender(Protocol):
+    """Files of frozen tensors, as ``frozen.FrozenTensors`` has them."""
+
+    def places(self, tensors: Mapping[str, Tensor]) -> Mapping[str, tuple[str, int]]: ...
+
+
 def save_state(
-    store: Store, tree: Tree, *, previous: StateRef | None = None, parts: Sequence[str] = ()
+    store: Store,
+    tree: Tree,
+    *,
+    previous: StateRef | None = None,
+    parts: Sequence[str] = (),
+    frozen: Lender | None = None,
 ) -> StateRef:
     """Save ``tree`` durably, writing as little as possible. The same tree gives the same digest.
 
@@ -129,20 +143,21 @@ def save_state(
             all tensors are written anew.
         parts: keys at the top of ``tree`` whose values go to files of their own, complete in
             themselves: each can be loaded, and kept, alone.
+        frozen: has, or gets, the tensors that are marked as frozen; files of the state refer to them.
 
     Raises:
         DataError: something in the tree cannot be stored; says what and where.
         UsageError: one of ``parts`` is not a key of the tree.
     """
     if not parts:
-        return _save(store, tree, previous, (), [])
+        return _save(store, tree, previous, frozen, (), [])
     if not isinstance(tree, dict) or not set(parts) <= tree.keys():
         keys = list(tree) if isinstance(tree, dict) else []
         raise UsageError(f"parts={tuple(parts)!r} must be keys at the top of the tree, which are {keys}.")
     rest = {key: value for key, value in tree.items() if key not in parts}
     flatten(tree)  # what cannot be stored is said before anything is written
-    saved = tuple((key, _save(store, tree[key], None, (), [])) for key in parts)
-    return _save(store, rest, previous, saved, list(tree))
+    saved = tuple((key, _save(store, tree[key], None, frozen, (), [])) for key in parts)
+    return _save(store, rest, previous, frozen, saved, list(tree))
 
 
 def state_digest(tree: Tree) -> str:
@@ -203,6 +218,7 @@ def _save(
     store: Store,
     tree: Tree,
     previous: StateRef | None,
+    frozen: Lender | None,
     parts: tuple[tuple[str, StateRef], ...],
     order: list[Any],
 ) -> StateRef:
@@ -214,6 +230,8 @@ def _save(
     if files is None:
         # Others may refer to tensors in a file that is replaced: the new one must have them all.
         held = {} if exists or previous is None else _held(store, previous, tensors)
+        lent = {each.digest: each for each in tensors.values() if each.is_frozen}
+        held |= {} if frozen is None or not lent else frozen.places(lent)
         files = _write(store, name, tensors, held, {"skeleton": skeleton, "order": order, "parts": parts})
     nbytes = sum(tensor.nbytes for tensor in tensors.values()) + sum(part.nbytes for _, part in parts)
     needed = dict.fromkeys([*files, *(file for _, part in parts for file in part.files)])
@@ -270,10 +288,31 @@ def _held(store: Store, previous: StateRef, tensors: dict[str, Tensor]) -> dict[
     for ref in (previous, *(part for _, part in previous.parts)):
         name = file_name(ref.digest)
         manifest = _Manifest(TensorFile(store, name), name)
-        place |= {tensor.digest: (tensor.file, manifest.files[tensor.file]) for tensor in manifest.tensors}
+        place |= {
+            tensor.digest: (tensor.file, manifest.files[tensor.file])
+            for tensor in manifest.tensors
+            if not is_lent(tensor.file)
+        }
     live = {tensor.digest: tensor.nbytes for tensor in tensors.values() if tensor.digest in place}
     held = {digest: place[digest] for digest in live}
     return held if 2 * sum(live.values()) >= sum(dict(held.values()).values()) else {}
+
+
+def own_tensors(store: Store, name: str) -> dict[str, int]:
+    """Digest and bytes of each tensor that a file holds itself.
+
+    Raises:
+        NotFoundError: there is no such file.
+        CorruptError: it is not what was written.
+    """
+    file = TensorFile(store, name)
+    slots = {digest: file.slot(path) for digest, path in _Manifest(file, name).own(name).items()}
+    return {digest: slot.stop - slot.start for digest, slot in slots.items()}
+
+
+def is_lent(name: str) -> bool:
+    """Whether a file of a state belongs to all runs, and is deleted with none of the state's own."""
+    return name.startswith(f"{FROZEN}/")
 
 
 def _taken(held: dict[str, Tensor], manifest: _Manifest) -> dict[str, Tensor]:
@@ -301,7 +340,7 @@ def _read_tensors(
         if number and not wanted:
             continue
         source = TensorFile(store, name) if number else file
-        own = (_Manifest(source, name) if number else manifest).own(name)
+        own = (_Manifest(source, name) if number else manifest).own(name.removeprefix(f"{FROZEN}/"))
         if not wanted.keys() <= own.keys():
             raise source.corrupt("it lacks tensors that another state says it holds")
         content = source.read(own[digest] for digest in wanted)

@@ -41,11 +41,13 @@ class Tensor:
         dtype: as in safetensors: ``"F32"``, ``"BF16"``, ``"I64"``, ``"BOOL"``, ...
         shape: lengths of the dimensions; ``()`` for a scalar.
         data: the elements' bytes: uint8, one-dimensional, C order, little-endian.
+        is_frozen: whether it is of a part of a model that training does not change. It is no part of the content.
     """
 
     dtype: str
     shape: tuple[int, ...]
     data: np.ndarray[Any, np.dtype[np.uint8]]
+    is_frozen: bool = False
 
     def __post_init__(self) -> None:
         size = ITEM_SIZES.get(self.dtype)

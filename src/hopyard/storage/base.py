@@ -289,10 +289,10 @@ class PrefixStore(Store):
         return f"{self._inner.url.rstrip('/')}/{self._prefix[:-1]}"
 
     def without_links(self) -> Store:
-        return PrefixStore(self._inner.without_links(), self._prefix[:-1])
+        return type(self)(self._inner.without_links(), self._prefix[:-1])
 
     def unsynced(self) -> Store:
-        return PrefixStore(self._inner.unsynced(), self._prefix[:-1])
+        return type(self)(self._inner.unsynced(), self._prefix[:-1])
 
     def sync(self, names: Iterable[str]) -> None:
         self._inner.sync([self._full(name) for name in names])

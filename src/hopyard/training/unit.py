@@ -24,6 +24,8 @@ from hopyard.errors import (
     WorkerError,
 )
 from hopyard.objects import StateRef, load_state, save_state
+from hopyard.objects.frozen import RunFolder
+from hopyard.objects.states import is_lent
 from hopyard.storage import Store
 from hopyard.storage.hosts import bytes_at
 from hopyard.storage.oserrors import full_disk
@@ -197,8 +199,10 @@ class _TrialUnit:
         ref, written, nbytes = None, 0, resident.replica.nbytes()
         if request.save or not residents.has_room(self._key, nbytes):
             parts = ("model",) if request.last else ()
-            ref = save_state(self._store, resident.replica.state(), previous=resident.ref, parts=parts)
-            written = self._bytes_of_new_files(ref, resident.ref)
+            frozen = request.store.frozen() if isinstance(request.store, RunFolder) else None
+            tree = resident.replica.state()
+            ref = save_state(self._store, tree, previous=resident.ref, parts=parts, frozen=frozen)
+            written = self._bytes_of_new_files(ref, resident.ref) + (0 if frozen is None else frozen.written)
         position = request.position + 1
         self._keep(resident.replica, position, ref or resident.ref, ref is not None, nbytes)
         replica = resident.replica
@@ -220,7 +224,8 @@ class _TrialUnit:
 
     def _bytes_of_new_files(self, ref: StateRef, previous: StateRef | None) -> int:
         known = set(_files(previous)) if previous is not None else set()
-        return sum(self._store.size(name) or 0 for name in set(_files(ref)) - known)
+        new = {name for name in set(_files(ref)) - known if not is_lent(name)}
+        return sum(self._store.size(name) or 0 for name in new)
 
     def _validate(self, resident: Resident, visit: Visit) -> _Done:
         request, replica = self._request, resident.replica

@@ -33,6 +33,7 @@ from hopyard.hopper.scheduler import Layout
 from hopyard.hopper.state import ENDED, EvaluationMetric, JournalRecord, RunState, TrialState
 from hopyard.hopper.work import Options
 from hopyard.objects import digest_json
+from hopyard.objects.frozen import RunFolder
 from hopyard.objects.identity import identity
 from hopyard.search import Budget, Create, Searcher
 from hopyard.storage import Store
@@ -223,7 +224,7 @@ class Launch:
             return None
         settings = self._settings(fingerprint)
         run_id = self._run_id(settings)
-        folder = self._arguments.store.runs.at(run_id)
+        folder = RunFolder(self._arguments.store.runs, run_id)
         records = list(read_records(folder))
         if not records:
             return None
@@ -317,7 +318,7 @@ class Launch:
         arguments = self._arguments
         settings = self._settings(splits.fingerprint)
         run_id = self._run_id(settings)
-        folder = arguments.store.runs.at(run_id)
+        folder = RunFolder(arguments.store.runs, run_id)
         surroundings = environment(arguments.backend.threads_per_worker, facts[0].instructions)
         take_over = arguments.take_over or os.environ.get(TAKEN_OVER_RUN) == run_id
         here = arguments.backend.on_this_machine
@@ -428,9 +429,8 @@ class Launch:
         self._check_surroundings(state, surroundings)
         if changes:
             self._check_extension(state, decisions, settings, splits)
-            check_states_are_kept(
-                self._arguments.store.runs.at(header["run_id"]), state, settings["num_epochs"]
-            )
+            folder = RunFolder(self._arguments.store.runs, header["run_id"])
+            check_states_are_kept(folder, state, settings["num_epochs"])
             larger = {name: settings.get(name) for name in _EXTENDABLE}
             pending.append({"r": "extend", **larger, "settings": settings})
             self._progress.say(f"run {header['run_id']} is extended: {'; '.join(changes)}")

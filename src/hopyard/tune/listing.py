@@ -10,6 +10,7 @@ from hopyard.errors import CorruptError, NotFoundError
 from hopyard.hopper.history import read_state
 from hopyard.hopper.journal import first_and_last, has_records, holder, read_records
 from hopyard.hopper.state import JournalRecord
+from hopyard.objects.frozen import RunFolder
 from hopyard.storage import Store
 from hopyard.storage.format import check_format
 from hopyard.wording import nearest
@@ -82,7 +83,7 @@ def find_run(
     Raises:
         NotFoundError: there is no such run; the message lists those there are.
     """
-    folder = store.runs.at(run_id)
+    folder = RunFolder(store.runs, run_id)
     if not has_records(folder):
         known = list_known(store)
         raise NotFoundError(

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from hopyard.errors import DivergedError, EstimatorError, HopyardError
+from hopyard.objects import Tensor
 from hopyard.training.estimator import (
     ClassWeight,
     Context,
@@ -41,6 +42,7 @@ from hopyard.training.keras.metrics import (
 from hopyard.training.keras.ownership import claim
 from hopyard.training.keras.state import as_numpy, from_tree, names_of, to_tree, values_of
 from hopyard.training.transforms import BatchTransform, transformed
+from hopyard.training.unchanged import Unchanged
 from hopyard.wording import unstyled
 
 _RATE = "/learning_rate"
@@ -90,6 +92,7 @@ class KerasReplica(Replica):
             Mapping[str, Any]
         ] = []  # states, in the order in which they came, of a model not yet built
         self._shares = False
+        self._unchanged = Unchanged(self._untrained)
         if all(layer.built for layer in self._model._flatten_layers()):
             self._build(None)
 
@@ -207,6 +210,7 @@ class KerasReplica(Replica):
     def train(self, visit: Visit) -> dict[str, list[float]]:
         batches, compiled = self._opened(self._training_batches(visit))
         with compiled.lock:
+            self._unchanged.note()
             self._begin(compiled)
             compiled.model.reset_metrics()
             logs = compiled.run("train", batches)
@@ -290,13 +294,21 @@ class KerasReplica(Replica):
         averages = self._compiled.averaged(values)
         given_out = [averages.get(number, value) for number, value in enumerate(values[: len(weights)])]
         tree = {
-            "model": to_tree(weights, given_out),
+            "model": self._unchanged.marked(to_tree(weights, given_out).items()),
             "optimizer": to_tree(optimizer, values[len(weights) :]),
             "callbacks": self._callbacks.state(),
         }
         if averages:
             tree["trained"] = to_tree([weights[i] for i in averages], [values[i] for i in averages])
         return tree
+
+    def _untrained(self) -> dict[str, Tensor]:
+        """The tensors of the model's tree that are not trained now."""
+        if self._compiled is None:
+            return {}
+        weights, values = self._compiled.weights, self._compiled.values(self._holder)
+        named = zip(self._names[0], weights, values, strict=False)  # values of the optimizer follow
+        return {name: Tensor.from_numpy(value) for name, weight, value in named if not weight.trainable}
 
     def load(self, tree: Mapping[str, Any]) -> None:
         if self._compiled is None:
@@ -307,6 +319,10 @@ class KerasReplica(Replica):
     def _take_over(self, tree: Mapping[str, Any], compiled: Compiled) -> None:
         weights, optimizer = self._names
         shapes = self._shapes
+        if "optimizer" in tree:
+            self._unchanged.note()
+        else:
+            self._unchanged.forget()
         # Training goes on from what was trained, where what is given out are averages.
         own = {**tree["model"], **tree.get("trained", {})}
         values = from_tree("model", own, weights, shapes[: len(weights)])

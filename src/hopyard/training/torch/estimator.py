@@ -19,6 +19,7 @@ from torch import nn
 from hopyard.checks import choice, integer
 from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError, MetricError
+from hopyard.objects import Tensor
 from hopyard.training.estimator import (
     ClassWeight,
     Context,
@@ -46,6 +47,7 @@ from hopyard.training.torch.training import Sums, TrainingPass
 from hopyard.training.torch.trunk import Trunk, TrunkBinding, WithTrunk, frozen
 from hopyard.training.torch.validation import measure
 from hopyard.training.transforms import BatchTransform, transformed
+from hopyard.training.unchanged import Unchanged
 from hopyard.wording import brief
 
 _log = logging.getLogger("hopyard")
@@ -330,6 +332,7 @@ class TorchReplica(Replica):
             self._put_before(estimator.trunk, TrunkBinding(estimator.inputs, *columns, device), device)
         loss = self._forward.loss
         modules = [self._head, *([] if loss is None else [loss.module])]
+        self._unchanged = Unchanged(self._untrained)
         own = weakref.WeakMethod(self._owners)  # no cycle: what is not used any more is freed at once
         self._attributes = Attributes(
             lambda: () if (owners_now := own()) is None else owners_now(),
@@ -479,14 +482,27 @@ class TorchReplica(Replica):
     def _model_tree(self) -> dict[str, Any]:
         """The state dict, and the plain attributes that training has changed."""
         tree: dict[str, Any] = state.to_tree(dict(self._head.state_dict()), "model")
+        tensors = ((name, value) for name, value in tree.items() if isinstance(value, Tensor))
+        tree |= self._unchanged.marked(tensors)
         attributes = self._attributes.tree()
         return {**tree, KEY: attributes} if attributes else tree
+
+    def _untrained(self) -> dict[str, Tensor]:
+        """The tensors of the model's tree that are not trained now."""
+        trained = {name for name, each in self._head.named_parameters() if each.requires_grad}
+        tensors = {name: each for name, each in self._head.state_dict().items() if name not in trained}
+        tree = state.to_tree(tensors, "model")
+        return {name: value for name, value in tree.items() if isinstance(value, Tensor)}
 
     def _head_of(self, tree: Mapping[str, Any]) -> Any:
         return tree["model"] if self._trunk is None else self._trunk.head_of(tree["model"])
 
     def load(self, tree: Mapping[str, Any]) -> None:
         model = self._head_of(tree)
+        if "optimizer" in tree:
+            self._unchanged.note()
+        else:
+            self._unchanged.forget()
         state.load_module(self._head, without_attributes(model))
         self._attributes.load(model.get(KEY, {}))
         if "optimizer" in tree:
@@ -498,6 +514,7 @@ class TorchReplica(Replica):
 
     def adopt(self, tree: Mapping[str, Any]) -> None:
         model = self._head_of(tree)
+        self._unchanged.note()
         state.adopt_module(self._head, without_attributes(model))
         self._attributes.load(model.get(KEY, {}))
         state.adopt_optimizer(self._optimizer, tree["optimizer"])
@@ -512,6 +529,8 @@ class TorchReplica(Replica):
     @contextmanager
     def _in_use(self, keep: bool) -> Iterator[None]:
         """Have the attributes of the state meanwhile; ``keep``: what changes of them belongs to the state then."""
+        if keep:
+            self._unchanged.note()
         with self._attributes.in_use(keep):
             yield
             self._hidden = self._hidden_changes()
