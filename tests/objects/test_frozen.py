@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,8 @@ LARGE = 20_000
 
 def another_process() -> None:
     """What a process remembers of files is gone."""
-    frozen_module._places.clear()
+    for known in frozen_module._places.values():  # which objects in the middle of something have
+        known.clear()
     frozen_module._marked.clear()
 
 
@@ -80,7 +82,7 @@ def check(folder: RunFolder, trial: int, ref: StateRef, tree: Any) -> None:
 
 
 def shared(runs: Store) -> list[str]:
-    return sorted(name for name in runs.at("_frozen").names() if "/" not in name)
+    return sorted(name for name in runs.at("_frozen").names() if name.endswith(".safetensors"))
 
 
 def test_what_is_frozen_is_stored_once_for_trials_epochs_and_runs(tmp_path: Path) -> None:
@@ -201,35 +203,57 @@ class Interrupted(Wrapper):
     def _called(self, call: Call, name: str, action: Callable[[], T], sent: int = 0) -> T:
         self.calls += 1
         if self.calls == self._at:
-            kept = dict(frozen_module._places), set(frozen_module._marked)
+            kept = (
+                {url: dict(known) for url, known in frozen_module._places.items()},
+                set(frozen_module._marked),
+            )
             another_process()
             self._meanwhile()
             another_process()
-            frozen_module._places.update(kept[0])
+            for url, known in kept[0].items():
+                frozen_module._places.setdefault(url, {}).update(known)
             frozen_module._marked.update(kept[1])
         return action()
 
 
-def test_no_moment_of_a_deletion_takes_tensors_from_another_run() -> None:
+@pytest.mark.parametrize("ends", [False, True], ids=["goes on", "is killed"])
+@pytest.mark.parametrize("beside", [False, True], ids=["", "beside another deletion"])
+def test_no_moment_of_a_deletion_takes_tensors_from_another_run(beside: bool, ends: bool) -> None:
     at, happened = 0, True
     while happened:
         at += 1
         another_process()
         store = MemoryStore()
-        save(RunFolder(store, "grid-1"), 0, state(0, 1))
-        other, refs = RunFolder(store, "grid-2"), []
+        first, second, third = (RunFolder(store, f"grid-{number}") for number in (1, 2, 3))
+        save(first, 0, state(0, 1))
+        save(second, 0, state(0, 1))
+        refs: list[StateRef] = []
 
-        def use(other: RunFolder = other, refs: list[StateRef] = refs) -> None:
-            refs.append(save(other, 0, state(7, 1)))
-            check(other, 0, refs[0], state(7, 1))
+        def meanwhile(second: RunFolder = second, third: RunFolder = third, refs: Any = refs) -> None:
+            if beside:
+                second.frozen().release()
+            refs.append(save(third, 0, state(7, 1)))
+            check(third, 0, refs[0], state(7, 1))
+            if ends:
+                raise KeyboardInterrupt
 
-        interrupted = Interrupted(store, at, use)
-        RunFolder(interrupted, "grid-1").frozen().release()
+        interrupted = Interrupted(store, at, meanwhile)
+        for mark in [name for name in store.names() if name.endswith("/marks/grid-2")]:
+            store.delete(mark)
+        another_process()
+        with contextlib.suppress(KeyboardInterrupt):
+            RunFolder(interrupted, "grid-1").frozen().release()
+        another_process()
         happened = interrupted.calls >= at
         if happened:
-            check(other, 0, refs[0], state(7, 1))
-            check(other, 1, save(other, 1, state(8, 1)), state(8, 1))
-    assert at > 5
+            check(third, 0, refs[0], state(7, 1))
+            check(third, 1, save(third, 1, state(8, 1)), state(8, 1))
+            assert len(shared(store)) <= 2
+            first.frozen().release()
+            check(third, 0, refs[0], state(7, 1))
+            third.frozen().release()
+            assert shared(store) == []
+    assert at > 4
 
 
 def test_no_moment_of_a_use_loses_tensors_to_a_deletion() -> None:

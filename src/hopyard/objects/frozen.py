@@ -1,34 +1,41 @@
 """Tensors that no training changes, stored once by content for all trials, epochs and runs of a store.
 
 They lie in files beside the runs. A state refers to such a file as to one of its own folder, by a name that begins with
-``frozen/``, which the folder of a run resolves.
+``frozen/``, which the folder of a run resolves. Each file has a folder of its own, ``<digest>-<number>``:
 
-Each run that uses a file leaves a mark beside it, and the deletion of a run deletes the files that are left without. A
-deletion that is about to happen shows as an object, which a run looks for once it has left its mark; the deletion looks
-for marks once it has shown itself. So at least one of the two sees the other: a run that sees a deletion does not share
-the tensors, and a deletion that sees a mark does not happen.
+============================  ===============================================================
+``<digest>.safetensors``      the file
+``marks/<run>``               a run that uses it
+``going/<token>``             a deletion that is about to happen
+============================  ===============================================================
+
+The deletion of a run deletes files that no run uses any more. It shows itself before it looks for marks, and a run
+leaves its mark before it looks for deletions; so at least one of the two sees the other, however long it takes: a run
+does not use a file that a deletion is after, but one of the next number, and a deletion leaves a file with a mark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Mapping
 
 from hopyard.errors import CorruptError, NotFoundError
-from hopyard.objects.states import FROZEN, own_tensors, save_state
+from hopyard.objects.states import FROZEN, file_name, own_tensors, save_state, state_digest
 from hopyard.objects.tensors import Tensor
 from hopyard.storage import Store
 from hopyard.storage.base import PrefixStore
 
 _SHARED = "_frozen"
 """Folder beside those of the runs; no run can have this name."""
-_MARKS, _GOING = ".marks", ".going"
+_MARKS, _GOING = "marks", "going"
 _SMALLEST = 1 << 16
 """Bytes of frozen tensors that are worth a file."""
 
 _places: dict[str, dict[str, tuple[str, int]]] = {}
-"""For the URL of a folder of files: of each tensor's digest, the file and the tensors' bytes in it, as far as known."""
+"""For the URL of a store of files: for each tensor's digest the folder of a file, and the bytes of tensors in that, as
+far as this process knows."""
 _marked: set[tuple[str, str, str]] = set()
-"""(URL, file, run) of the marks that this process has left, and found no deletion."""
+"""(URL, folder, run) of the marks that this process has left without seeing a deletion."""
 
 
 class RunFolder(PrefixStore):
@@ -47,13 +54,9 @@ class RunFolder(PrefixStore):
     def at(self, prefix: str) -> Store:
         return RunFolder(self._inner, f"{self._prefix}{prefix}") if prefix else self
 
-    @property
-    def run_id(self) -> str:
-        return self._prefix.partition("/")[0]
-
     def frozen(self) -> FrozenTensors:
         """The tensors that the run shares with others."""
-        return FrozenTensors(self._inner.at(_SHARED), self.run_id)
+        return FrozenTensors(self._inner.at(_SHARED), self._prefix.partition("/")[0])
 
 
 class FrozenTensors:
@@ -70,7 +73,7 @@ class FrozenTensors:
 
     def places(self, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, int]]:
         """The file in which each of some tensors is, and the bytes of tensors in it, by the tensor's digest. Those that
-        are in none are written; those that cannot be shared are left out.
+        are in none are written; there are none if they are too small for a file.
 
         Args:
             tensors: by digest.
@@ -79,73 +82,88 @@ class FrozenTensors:
             return {}
         if not tensors.keys() <= self._known.keys():
             self._look()
-        missing = {digest: tensor for digest, tensor in tensors.items() if digest not in self._known}
+        for folder in {self._known[digest][0] for digest in tensors if digest in self._known}:
+            if not self._use(folder):
+                self._forget(folder)
+        missing = {digest: tensors[digest] for digest in sorted(tensors) if digest not in self._known}
         if missing:
             self._write(missing)
-        files = {self._known[digest][0] for digest in tensors}
-        usable = {file for file in files if self._use(file)}
-        return {
-            digest: place
-            for digest in tensors
-            if (place := self._known.get(digest)) is not None and place[0] in usable
-        }
+        found = {digest: self._known[digest] for digest in tensors}
+        return {digest: (f"{FROZEN}/{_file(folder)}", size) for digest, (folder, size) in found.items()}
 
     def release(self) -> None:
-        """Delete this run's marks, and the files that no other run has marked."""
-        for file in sorted(_files(self._store)):
-            self._store.delete(f"{file}{_MARKS}/{self._run_id}")
-            if self._is_marked(file):
+        """Delete the marks of this run, and the files that no other run has marked."""
+        for folder in self._store.folders():
+            self._store.delete(f"{folder}/{_MARKS}/{self._run_id}")
+            if self._is_marked(folder):
                 continue
-            self._store.put(f"{file}{_GOING}", b"")
-            try:
-                if not self._is_marked(file):
-                    self._store.delete(file)
-            finally:
-                self._store.delete(f"{file}{_GOING}")
+            going = f"{folder}/{_GOING}/{secrets.token_hex(8)}"
+            self._store.put(going, b"")
+            if not self._is_marked(folder):
+                self._store.delete(_file(folder))
+            self._store.delete(going)
 
-    def _is_marked(self, file: str) -> bool:
-        return bool(self._store.names(f"{file}{_MARKS}"))
+    def _is_marked(self, folder: str) -> bool:
+        return bool(self._store.names(f"{folder}/{_MARKS}"))
 
     def _look(self) -> None:
         """Find out which tensors the files hold that other processes wrote."""
-        known = {file for file, _ in self._known.values()}
-        for file in _files(self._store):
-            if f"{FROZEN}/{file}" not in known:
+        known = {folder for folder, _ in self._known.values()}
+        for folder in self._store.folders():
+            if folder not in known:
                 try:
-                    found = own_tensors(self._store, file)
-                except (NotFoundError, CorruptError):  # it was deleted meanwhile, or will be written anew
+                    found = own_tensors(self._store, _file(folder))
+                except (NotFoundError, CorruptError):  # it is deleted, or will be written anew
                     continue
-                self._note(file, found)
+                self._note(folder, found)
 
-    def _note(self, file: str, sizes: Mapping[str, int]) -> None:
-        place = (f"{FROZEN}/{file}", sum(sizes.values()))
+    def _note(self, folder: str, sizes: Mapping[str, int]) -> None:
+        total = sum(sizes.values())
         for digest in sizes:
-            self._known.setdefault(digest, place)
+            self._known.setdefault(digest, (folder, total))
 
-    def _write(self, tensors: Mapping[str, Tensor]) -> None:
-        """Write a file of tensors that no file has."""
-        file = save_state(self._store, {digest: tensors[digest] for digest in sorted(tensors)}).files[0]
-        sizes = {digest: tensor.nbytes for digest, tensor in tensors.items()}
-        self.written += sum(sizes.values())
-        self._note(file, sizes)
+    def _forget(self, folder: str) -> None:
+        for digest in [digest for digest, (other, _) in self._known.items() if other == folder]:
+            del self._known[digest]
 
-    def _use(self, place: str) -> bool:
-        """Mark a file as used by this run; False if it is gone, or about to be."""
-        file = place.removeprefix(f"{FROZEN}/")
-        mark, known = f"{file}{_MARKS}/{self._run_id}", (self._store.url, file, self._run_id)
+    def _use(self, folder: str) -> bool:
+        """Mark a file as used by this run; False if it is gone, or a deletion is after it."""
+        mark, known = f"{folder}/{_MARKS}/{self._run_id}", (self._store.url, folder, self._run_id)
         if known in _marked and self._store.exists(mark):  # it is not if the run was deleted, and begun anew
             return True
-        self._store.put(mark, b"")
-        self._store.sync([mark])
-        if self._store.exists(file) and not self._store.exists(f"{file}{_GOING}"):
+        self._mark(folder)
+        if not self._is_going(folder) and self._store.exists(_file(folder)):
             _marked.add(known)
             return True
         self._store.delete(mark)
-        for digest in [digest for digest, (name, _) in self._known.items() if name == place]:
-            del self._known[digest]
         return False
 
+    def _mark(self, folder: str) -> None:
+        mark = f"{folder}/{_MARKS}/{self._run_id}"
+        self._store.put(mark, b"")
+        self._store.sync([mark])
 
-def _files(store: Store) -> Iterator[str]:
-    """The names of all files of frozen tensors."""
-    return (name for name in store.names() if "/" not in name and name.endswith(".safetensors"))
+    def _is_going(self, folder: str) -> bool:
+        return bool(self._store.names(f"{folder}/{_GOING}"))
+
+    def _write(self, tensors: Mapping[str, Tensor]) -> None:
+        """Write a file of tensors that no file has, or that none has for long. Processes that do so at once write the
+        same file."""
+        digest, number = state_digest(tensors), 0
+        while True:
+            folder = f"{digest}-{number}"
+            self._mark(folder)
+            if not self._is_going(folder):
+                break
+            self._store.delete(f"{folder}/{_MARKS}/{self._run_id}")
+            number += 1
+        save_state(self._store.at(folder), dict(tensors))
+        _marked.add((self._store.url, folder, self._run_id))
+        sizes = {digest: tensor.nbytes for digest, tensor in tensors.items()}
+        self.written += sum(sizes.values())
+        self._note(folder, sizes)
+
+
+def _file(folder: str) -> str:
+    """The file in a folder of its own."""
+    return f"{folder}/{file_name(folder.rpartition('-')[0])}"

@@ -104,14 +104,14 @@ class _Manifest:
             )
         except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
             raise file.corrupt(f"its manifest cannot be read ({error!r})") from None
-        if file_name(self.digest) != name.removeprefix(f"{FROZEN}/"):
+        if file_name(self.digest) != name.rpartition("/")[2]:
             raise file.corrupt(f"its content has the digest {self.digest}")
 
     def own(self, name: str) -> dict[str, str]:
         """Digest to the tensor's name in this file, for the tensors that it holds itself."""
         found: dict[str, str] = {}
         for tensor in self.tensors:
-            if tensor.file == name:
+            if tensor.file == name.rpartition("/")[2]:
                 found.setdefault(tensor.digest, tensor.path)
         return found
 
@@ -340,7 +340,7 @@ def _read_tensors(
         if number and not wanted:
             continue
         source = TensorFile(store, name) if number else file
-        own = (_Manifest(source, name) if number else manifest).own(name.removeprefix(f"{FROZEN}/"))
+        own = (_Manifest(source, name) if number else manifest).own(name)
         if not wanted.keys() <= own.keys():
             raise source.corrupt("it lacks tensors that another state says it holds")
         content = source.read(own[digest] for digest in wanted)
