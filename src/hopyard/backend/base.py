@@ -31,13 +31,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hopyard.backend.surroundings import Prefix
 from hopyard.checks import number
-from hopyard.data import Prepared, prepare
 from hopyard.errors import UsageError
 from hopyard.storage import Store
+
+if TYPE_CHECKING:
+    from hopyard.data import Prepared
 
 
 class Backend(ABC):
@@ -132,7 +134,9 @@ class Backend(ABC):
         Raises:
             UsageError: both names of an argument are given; and what ``prepare`` raises.
         """
-        from hopyard.data.progress import SELDOM, RowProgress  # workers import this file, and need no Rich
+        # Workers import this file, and need none of these.
+        from hopyard.data import prepare
+        from hopyard.data.progress import SELDOM, RowProgress
 
         features = _either("feature_column", feature_column, feature_columns)
         labels = _either("label_column", label_column, label_columns)

@@ -31,6 +31,7 @@ from hopyard.storage import Store
 from hopyard.tune.arguments import default_partitions
 from hopyard.tune.inputs import Arrays, SearchData, Splits
 from hopyard.tune.launch import kept_running
+from hopyard.tune.observers import import_ahead
 from hopyard.tune.phrases import of_experiments, worded
 from hopyard.tune.progress import ProgressDisplay
 from hopyard.tune.run import Run
@@ -136,6 +137,7 @@ def launch(
         RunHeldError: another process drives this experiment.
         Preempted: as ``Search.fit``.
     """
+    import_ahead(store)
     resources = config.resources
     backend = backend or LocalBackend(resources.workers, gpus_per_worker=resources.slots_per_trial)
     backend = surrounded(backend, config, places_of("/tmp/", store, definition) if backend.isolated else ())

@@ -136,7 +136,7 @@ class Launch:
             self._notice.check()
             facts = preflight(arguments.backend, arguments.store)
             check_logs(arguments)
-            import_ahead(arguments)
+            import_ahead(arguments.store, arguments.logdir)
             metric = self._check_on_one_batch(head)
             self._notice.check()
             if in_turns:

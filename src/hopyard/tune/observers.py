@@ -23,7 +23,7 @@ from hopyard.tune.progress import ProgressDisplay
 def observers_of(arguments: Arguments, progress: ProgressDisplay, state: RunState) -> list[Observer]:
     """The observers that a search's arguments ask for."""
     observers: list[Observer] = [progress]
-    logs = _logs(arguments)
+    logs = _logs(arguments.store, arguments.logdir)
     if logs is not None:
         from hopyard.tune.tensorboard import TensorBoard  # takes long to import
 
@@ -31,9 +31,9 @@ def observers_of(arguments: Arguments, progress: ProgressDisplay, state: RunStat
     return observers + observer_of(arguments.callbacks)
 
 
-def import_ahead(arguments: Arguments) -> None:
+def import_ahead(store: Store, logdir: str | os.PathLike[str] | None = None) -> None:
     """Import what ``observers_of`` takes long to import, while others do something else."""
-    if _logs(arguments) is not None:
+    if _logs(store, logdir) is not None:
         threading.Thread(target=_import_tensorboard, name="hopyard-import", daemon=True).start()
 
 
@@ -42,17 +42,17 @@ def _import_tensorboard() -> None:
         import_module("hopyard.tune.tensorboard")
 
 
-def _logs(arguments: Arguments) -> Path | Store | None:
+def _logs(store: Store, logdir: str | os.PathLike[str] | None) -> Path | Store | None:
     """Directory of TensorBoard files, or a store that takes them; None for other stores, without ``logdir``."""
-    logs = logs_directory(arguments)
-    if logs is None and urlsplit(arguments.store.logs.url).scheme in HDFS_SCHEMES:
-        return arguments.store.logs
+    logs = logs_directory(store, logdir)
+    if logs is None and urlsplit(store.logs.url).scheme in HDFS_SCHEMES:
+        return store.logs
     return logs
 
 
 def check_logs(arguments: Arguments) -> None:
     """Raise NotWritableError, or another error of stores, if logs cannot be written where they should go."""
-    logs = logs_directory(arguments)
+    logs = logs_directory(arguments.store, arguments.logdir)
     if logs is None:
         return
     with write_errors(logs):
@@ -61,9 +61,9 @@ def check_logs(arguments: Arguments) -> None:
             raise PermissionError(errno.EACCES, "no right to write")
 
 
-def logs_directory(arguments: Arguments) -> Path | None:
+def logs_directory(store: Store, logdir: str | os.PathLike[str] | None) -> Path | None:
     """Directory of TensorBoard files; None for a store that is no directory, without ``logdir``."""
-    if arguments.logdir is not None:
-        return Path(arguments.logdir).expanduser().absolute()
-    inside = arguments.store.logs.path("run")
+    if logdir is not None:
+        return Path(logdir).expanduser().absolute()
+    inside = store.logs.path("run")
     return None if inside is None else inside.parent
