@@ -5,7 +5,8 @@
 Prints a JSON line for each of these, one after the other:
 
 - seconds from the start of the command ``hopyard experiment create`` to the first batch of the first trial, beyond
-  those that a bare process takes to import PyTorch, in turns. There is one worker.
+  those that a bare process takes to import PyTorch; and beyond those that a plain program takes for the first step of
+  the same model, for which PyTorch imports its compiler; all in turns. There is one worker.
 - seconds of ``hopyard --help``, beside those of Python alone, in turns.
 - seconds for an experiment of bare functions that do nothing, with two workers, beside Ray Tune with two of its own.
 - MB/s of ``context.stream`` over a bucket behind a wire with 30 ms of latency and 100 MB/s, of objects of 4 MB and of
@@ -63,6 +64,16 @@ class Trial(TorchTrial):
 
 def noop(context):
     context.report(accuracy=context.get_hparam("x"))
+"""
+
+PLAIN = """
+import torch
+
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.Adam(model.parameters())
+loss = torch.nn.functional.cross_entropy(model(torch.randn(32, 8)), torch.zeros(32, dtype=torch.long))
+loss.backward()
+optimizer.step()
 """
 
 CONFIG = """
@@ -173,9 +184,10 @@ def output_of(code: str, *arguments: str, **environment: str) -> str:
 
 
 def start(root: Path, definition: Path, rounds: int) -> None:
-    hopyard, bare, created = str(Path(sys.executable).with_name("hopyard")), [], []
+    hopyard, bare, plain, created = str(Path(sys.executable).with_name("hopyard")), [], [], []
     for number in range(rounds + 1):
         bare.append(timed(sys.executable, "-c", "import torch"))
+        plain.append(timed(sys.executable, "-c", PLAIN))
         when = root / f"when-{number}"
         began = time.time()
         timed(
@@ -185,14 +197,10 @@ def start(root: Path, definition: Path, rounds: int) -> None:
         created.append(
             float(when.read_text().splitlines()[-1]) - began
         )  # the first is of the check of one batch
-    beyond = statistics.median(created[1:]) - statistics.median(bare[1:])
-    report(
-        "experiment create to first batch, beyond import torch",
-        beyond,
-        "s",
-        "import torch",
-        statistics.median(bare[1:]),
-    )
+    first = statistics.median(created[1:])
+    for peer, seconds in (("import torch", bare), ("a plain program's first step", plain)):
+        than = statistics.median(seconds[1:])
+        report(f"experiment create to first batch, beyond {peer}", first - than, "s", peer, than)
     python, shown = [], []
     for _ in range(rounds + 1):
         python.append(timed(sys.executable, "-c", "pass"))
