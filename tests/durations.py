@@ -1,7 +1,8 @@
 """CPU seconds of each test, with those of processes it started and waited for; hooks of pytest, used by conftest.py.
 
-``build/durations.txt`` has all tests of the last run, the longest first. A run ends with the list of quick tests that
-took more than ``MOST`` seconds and are not in ``tests/slow.txt``, which may only become shorter (``tools/slow.py``).
+``build/durations.txt``, or the file that ``HOPYARD_DURATIONS`` names, has all tests of the last run, the longest
+first. A run ends with the list of quick tests that took more than ``MOST`` seconds and are not in ``tests/slow.txt``,
+which may only become shorter (``tools/slow.py``).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Durations:
         self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
     ) -> None:
         every = sorted(self.cpu.items(), key=lambda item: -item[1])
-        file = config.rootpath / "build" / "durations.txt"
+        file = Path(os.environ.get("HOPYARD_DURATIONS", config.rootpath / "build" / "durations.txt"))
         file.parent.mkdir(exist_ok=True)
         lines = [f"{cpu:8.2f} {self.wall[nodeid]:8.2f} {nodeid}\n" for nodeid, cpu in every]
         file.write_text(f"{'CPU s':>8} {'wall s':>8} test\n{''.join(lines)}")
