@@ -253,6 +253,21 @@ def test_a_working_directory_that_is_hidden_is_the_root(user: str, folder: Path)
     assert done.stdout == "/\n"
 
 
+def test_a_source_that_may_be_gone_is_left_out_then(run: Run, folder: Path) -> None:
+    (folder / "private" / "source").mkdir(parents=True)
+    (folder / "private").chmod(0o777)
+    binds = (
+        (f"{folder}/no", f"{folder}/target", True),
+        (f"{folder}/private", f"{folder}/target", False),
+        (f"{folder}/source", f"{folder}/target/source", False),
+    )
+    done = run(
+        Plan((), binds, (f"{folder}/no", f"{folder}/source")), "ls target target/source; touch target/new"
+    )
+    assert (done.stdout, done.stderr) == ("target:\nsource\n\ntarget/source:\nof-source\n", "")
+    assert (folder / "private" / "new").exists()
+
+
 def test_what_the_kernel_refuses_is_said_and_the_command_is_not_run(run: Run, folder: Path) -> None:
     done = run(Plan((), ((f"{folder}/no", f"{folder}/target", False),)), "echo ran")
     assert (done.returncode, done.stdout) == (FAILED, "")

@@ -43,11 +43,13 @@ class Mount:
         host_path: absolute path on the machine; a link is followed.
         container_path: absolute path in the trial.
         read_only: whether the trial may not write below ``container_path``.
+        passing: whether ``host_path`` may be gone when the trial starts, and the mount with it.
     """
 
     host_path: str
     container_path: str
     read_only: bool = False
+    passing: bool = False
 
 
 @dataclass(frozen=True)
@@ -173,9 +175,8 @@ def private_tmp(folder: Path, kept: Iterable[Path]) -> list[Mount]:
             point = folder / path.relative_to("/tmp")
             point.parent.mkdir(parents=True, exist_ok=True)
             point.mkdir(exist_ok=True) if path.is_dir() else point.touch()
-            mounts.append(
-                Mount(str(path), str(path), read_only=not os.access(path, os.W_OK, effective_ids=True))
-            )
+            may_write = os.access(path, os.W_OK, effective_ids=True)
+            mounts.append(Mount(str(path), str(path), read_only=not may_write, passing=True))
     return mounts
 
 
@@ -308,10 +309,15 @@ def _checked_plan(mounts: Sequence[Mount]) -> Plan:
 def _plan(mounts: Sequence[Mount]) -> tuple[Plan, list[MountProblem]]:
     """The namespace for mounts, and why it cannot be made so."""
     covers, problems = set(), []
+    passing: list[str] = []
     binds: dict[Path, tuple[Path, bool]] = {}
     targets = [(Path(mount.container_path).resolve(), mount) for mount in mounts]
     for target, mount in sorted(targets, key=lambda pair: pair[0].parts):
         source = Path(mount.host_path).resolve()
+        if mount.passing:
+            if not source.exists():
+                continue
+            passing.append(str(source))
         outer = next((above for above in target.parents if above in binds), None)
         seen = target if outer is None else binds[outer][0] / target.relative_to(outer)
         above = next(each for each in seen.parents if each.exists())
@@ -324,7 +330,7 @@ def _plan(mounts: Sequence[Mount]) -> tuple[Plan, list[MountProblem]]:
             problems.append(_not_there(mount, seen, above))
         binds[target] = (source, mount.read_only)
     ordered = ((str(source), str(target), read_only) for target, (source, read_only) in binds.items())
-    return Plan(tuple(sorted(covers)), tuple(ordered)), problems
+    return Plan(tuple(sorted(covers)), tuple(ordered), tuple(passing)), problems
 
 
 def _can_be_covered(directory: Path) -> bool:
@@ -402,7 +408,8 @@ def _bubblewrap_options(plan: Plan) -> list[str]:
             else:
                 options += ["--dev-bind", str(entry), str(entry)]
     for source, target, read_only in plan.binds:
-        options += ["--ro-bind" if read_only else "--dev-bind", source, target]
+        kind = ("--ro-bind" if read_only else "--dev-bind") + ("-try" if source in plan.passing else "")
+        options += [kind, source, target]
     for directory in plan.covers:
         options += ["--remount-ro", directory]
     return options

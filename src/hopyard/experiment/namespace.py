@@ -42,10 +42,12 @@ class Plan(NamedTuple):
             are not there; parents first.
         binds: (source, target, whether it is read-only), parents of targets first. Targets exist, or are below one of
             ``covers``.
+        passing: sources that may be gone by now, and are left out then.
     """
 
     covers: tuple[str, ...]
     binds: tuple[tuple[str, str, bool], ...]
+    passing: tuple[str, ...] = ()
 
 
 def enter(plan: Plan) -> None:
@@ -63,9 +65,8 @@ def enter(plan: Plan) -> None:
     _unshare()
     _stage()
     # First of all, since a mount may hide the source of another one.
-    for number, (source, _, _) in enumerate(plan.binds):
-        _make_mount_point(Path(str(number)), Path(source).stat().st_mode)
-        _bind(source, Path(str(number)))
+    gone = {source for number, (source, _, _) in enumerate(plan.binds) if not _bound(source, number, plan)}
+    binds = [(number, bind) for number, bind in enumerate(plan.binds) if bind[0] not in gone]
     root = Path("/")
     if "/" in plan.covers:
         root = Path("root")
@@ -73,7 +74,7 @@ def enter(plan: Plan) -> None:
         _mount("tmpfs", root, "tmpfs", options="mode=755")
     for directory in plan.covers:
         _cover(Path(directory), root)
-    for number, (_, target, _) in enumerate(plan.binds):
+    for number, (_, target, _) in binds:
         place = root / target[1:]
         is_below_cover = any(Path(target).is_relative_to(directory) for directory in plan.covers)
         if is_below_cover and not os.path.lexists(place):
@@ -88,10 +89,22 @@ def enter(plan: Plan) -> None:
         _call("umount2", b".", MNT_DETACH)
     for directory in plan.covers:
         _remount_read_only(directory)
-    _make_read_only(plan)
+    _make_read_only({target: is_read_only for _, (_, target, is_read_only) in binds})
     os.chdir("/")
     with contextlib.suppress(OSError):
         os.chdir(working_directory)
+
+
+def _bound(source: str, number: int, plan: Plan) -> bool:
+    """Have a source at ``number`` in the working directory; False if it is gone, and may be."""
+    try:
+        _make_mount_point(Path(str(number)), Path(source).stat().st_mode)
+        _bind(source, Path(str(number)))
+    except FileNotFoundError:
+        if source in plan.passing:
+            return False
+        raise
+    return True
 
 
 def _unshare() -> None:
@@ -143,9 +156,9 @@ def _make_mount_point(path: Path, mode: int) -> None:
         path.touch()
 
 
-def _make_read_only(plan: Plan) -> None:
-    """Let nothing write below read-only targets, also where other file systems are mounted there."""
-    read_only = {_mount_at(target): is_read_only for _, target, is_read_only in plan.binds}
+def _make_read_only(targets: dict[str, bool]) -> None:
+    """Let nothing write below the targets for which that is true, also where other file systems are mounted there."""
+    read_only = {_mount_at(target): is_read_only for target, is_read_only in targets.items()}
     fields = [line.split() for line in Path("/proc/self/mountinfo").read_bytes().splitlines()]
     parents = {int(mount): int(parent) for mount, parent, *_ in fields}
     for mount, *_, path in (line[:5] for line in fields):
@@ -192,9 +205,9 @@ def _call(name: str, *arguments: object, path: str | None = None) -> None:
 
 def main(arguments: list[str]) -> None:
     """Enter the namespace of the plan, the first argument as JSON, and become the command that the others are."""
-    covers, binds = json.loads(arguments[0])
+    covers, binds, passing = json.loads(arguments[0])
     try:
-        enter(Plan(tuple(covers), tuple(map(tuple, binds))))
+        enter(Plan(tuple(covers), tuple(map(tuple, binds)), tuple(passing)))
     except OSError as error:
         print(error, file=sys.stderr)
         sys.exit(FAILED)
