@@ -9,6 +9,7 @@ from hopyard.search.hyperband import Hyperband
 from hopyard.search.pbt import Pbt
 from hopyard.search.preview import preview, preview_table
 from hopyard.search.proposers import GridPoints, ListPoints, QuasiRandomPoints, RandomPoints
+from hopyard.search.replicates import Replicated
 from hopyard.search.spaces import (
     hp_choice,
     hp_int,
@@ -39,6 +40,7 @@ __all__ = [
     "Proposer",
     "QuasiRandomPoints",
     "RandomPoints",
+    "Replicated",
     "Searcher",
     "Stop",
     "Train",

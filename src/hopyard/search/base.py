@@ -59,8 +59,9 @@ class Searcher(ABC):
     """Decides which points are tried, and for how long. See the module's text for the rules.
 
     Attributes:
-        independent: whether what it says of a trial depends on that trial's own calls alone. If not,
-            the order in which results arrive matters, and a reproducible run puts it ``InVirtualTime``.
+        independent: whether what it says of a trial depends on that trial's own calls alone (and on those of its
+            replicates, in any order). If not, the order in which results arrive matters, and a reproducible run puts it
+            ``InVirtualTime``.
     """
 
     independent: bool = False
