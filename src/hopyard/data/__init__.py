@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hopyard.data.reports.throughput import Throughput, shuffle_quality, throughput
     from hopyard.data.schema import Column, Schema
     from hopyard.data.sources.sources import Source, as_source
+    from hopyard.data.tokens.prepare import prepare_tokens
 
 __all__ = [
     "Apply",
@@ -60,6 +61,7 @@ __all__ = [
     "open_dataset",
     "petastorm_source",
     "prepare",
+    "prepare_tokens",
     "shuffle_quality",
     "throughput",
     "verify",
@@ -94,6 +96,7 @@ _ELSEWHERE = {
     "open_dataset": "opening.opening",
     "petastorm_source": "petastorm.convert",
     "prepare": "preparing.prepare",
+    "prepare_tokens": "tokens.prepare",
     "shuffle_quality": "reports.throughput",
     "throughput": "reports.throughput",
     "verify": "opening.verifying",

@@ -93,7 +93,7 @@ class HereExchange(Exchange):
             frame = self._frames[-1 if split else 0]
             order, numbers = frame.placed
             chosen = np.flatnonzero((numbers < writing.cut) == bool(split))
-            chosen = _sorted(writing.layout, frame.columns, order, chosen)
+            chosen = sorted_rows(writing.layout, frame.columns, order, chosen)
             order = order[chosen]
             columns = {column.name: frame.columns[column.name] for column in writing.layout.columns}
 
@@ -130,7 +130,7 @@ def _report(report: ShareReport, before: int, rows: int, written: int) -> None:
     report((before + written) / rows)
 
 
-def _sorted(
+def sorted_rows(
     layout: PackedLayout, columns: Mapping[str, ColumnData], order: npt.NDArray[np.int64], chosen: Rows
 ) -> Rows:
     """The ``chosen`` rows in the order of the dataset, by their places; see :func:`in_order`."""

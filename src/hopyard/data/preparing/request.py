@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import numbers
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from hopyard.data.columns.policies import added_columns
 from hopyard.data.manifest import FORMAT_VERSION
 from hopyard.data.preparing.exchange import FrameSource
 from hopyard.data.preparing.prepared import check_labels
-from hopyard.data.preparing.split import check_share, warn_of_overlap
+from hopyard.data.preparing.split import validation_of, warn_of_overlap
 from hopyard.data.schema import unknown_columns
 from hopyard.data.sources.collect import SourceFindings
 from hopyard.data.sources.sources import Source, as_source
@@ -58,6 +57,7 @@ class Request:
             "ragged": self.ragged,
             **({"compress_sparse": True} if self.compress_sparse else {}),
             **({"added": sorted(self.added)} if self.added else {}),
+            **self.source.settings,
         }
 
     @contextlib.contextmanager
@@ -65,7 +65,7 @@ class Request:
         """Inside, the sources call ``watch`` with their progress."""
         sources = [source for source in (self.source, self.val) if source is not None]
         for source in sources if watch is not None else []:
-            source.watch = _reading(watch, source)
+            source.watch = reading(watch, source)
         try:
             yield
         finally:
@@ -121,11 +121,7 @@ def request_of(
     seed = integer("seed", seed)
     features, labels = _names(feature_columns), _names(label_columns)
     named = list(dict.fromkeys([*(features or ()), *(labels or ())]))
-    if isinstance(validation, numbers.Real) and val is None:
-        check_share(validation)
-        validation = float(validation)
-    elif val is None and validation is not None and not isinstance(validation, str):
-        val = validation
+    share, val = validation_of(validation, val)
     check_labels((data, val), labels or ())
     source = as_source(data, source_names(named, nulls, ragged))
     added = added_columns(named, source.columns, nulls, ragged)
@@ -140,7 +136,6 @@ def request_of(
             f"compress_sparse=True was given with data of type {type(data).__name__}, but it is for the vectors of "
             "Spark ML in a Spark DataFrame. Leave it out; other data is stored as dense arrays."
         )
-    share = None if val is not None else validation
     warn_of_overlap(data, share)
     source = _select(source, named, share if isinstance(share, str) else None)
     val_source = None
@@ -186,5 +181,6 @@ def _only(source: Source, names: Sequence[str]) -> Source:
     return source if set(names) == set(source.columns) else source.select(names)
 
 
-def _reading(watch: Watch | None, source: Source) -> Callable[[int], None] | None:
+def reading(watch: Watch | None, source: Source) -> Callable[[int], None] | None:
+    """What the source calls with the rows read so far."""
     return None if watch is None else lambda rows: watch("reading", rows, source.rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import numbers
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,20 @@ def check_share(validation: Any) -> None:
             f"validation={validation!r} is not a share: it must be greater than 0 and less than 1. Give a share "
             "such as 0.25, the name of a bool or int column, a second frame, or None for no validation set."
         )
+
+
+def validation_of(validation: Any, val: Any) -> tuple[float | str | None, Any]:
+    """How rows are split, by a share or a column, and the explicit validation set; at most one of them.
+
+    Raises:
+        DataError: the share is none.
+    """
+    if val is not None or validation is None or isinstance(validation, str):
+        return None if val is not None else validation, val
+    if not isinstance(validation, numbers.Real):
+        return None, validation
+    check_share(validation)
+    return float(validation), None
 
 
 def warn_of_overlap(data: Any, validation: Any) -> None:

@@ -27,6 +27,7 @@ from hopyard.data.columns.columns import ConvertedColumns, check_lengths
 from hopyard.data.ragged import Ragged
 from hopyard.data.schema import Column
 from hopyard.data.sources.collect import Collector, SourceFindings
+from hopyard.errors import DataError
 
 
 class Source(ABC):
@@ -40,6 +41,7 @@ class Source(ABC):
         numbered: whether rows have numbers that somebody could find them by; rows of a cluster's frame have none.
         expected: columns by name, for batches that hold no value of a column, only nulls and empty lists, and so do
             not tell its type.
+        settings: of what made the rows, as JSON values, for the manifest; none of rows that are as they came.
     """
 
     columns: list[str]
@@ -48,6 +50,7 @@ class Source(ABC):
     watch: Callable[[int], None] | None = None
     numbered = True
     expected: Mapping[str, Column] = {}
+    settings: Mapping[str, Any] = {}
     _collected: SourceFindings | None = None
 
     @abstractmethod
@@ -61,6 +64,17 @@ class Source(ABC):
     @abstractmethod
     def select(self, names: Sequence[str]) -> Source:
         """The source with only these columns (in its own order); ColumnError names all unknown ones."""
+
+    def with_json(self, names: Sequence[str]) -> Source:
+        """The source with these columns as texts: rows that are lists or dicts as JSON, see ``convert_json``."""
+        raise DataError(
+            f"Rows of {', '.join(map(repr, names))} cannot be read as lists of dicts from this data. Write it to "
+            "Parquet files and give their paths, or make the column texts of JSON."
+        )
+
+    def where(self, row: int) -> str:
+        """Where a row is, as errors say it."""
+        return f"row {row}"
 
     def head(self, n: int) -> dict[str, npt.NDArray[Any] | Ragged]:
         """The first ``n`` rows, or all if fewer, as a batch holds them; nulls as zeros."""

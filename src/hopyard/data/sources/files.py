@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from hopyard.data.columns.columns import ColumnData, ConvertedColumns, check_names
 from hopyard.data.columns.convert import convert_columns
 from hopyard.data.columns.convert_arrow import from_arrow, is_list, is_unknown
+from hopyard.data.columns.convert_json import json_texts
 from hopyard.data.columns.restore import restore
 from hopyard.data.columns.structs import field_of, flat_columns
 from hopyard.data.files.fetching import fetched_groups
@@ -78,6 +80,7 @@ class ParquetSource(Source):
         files: in order.
         relative: their names relative to the dataset's directory, for partitions.
         columns: names of the wanted columns; None: all.
+        json: names of columns that are read as texts of JSON, see ``Source.with_json``.
 
     Raises:
         CorruptError: a file is not a whole Parquet file.
@@ -85,9 +88,13 @@ class ParquetSource(Source):
     """
 
     def __init__(
-        self, files: Sequence[StoredFile], relative: Sequence[str], columns: Sequence[str] | None = None
+        self,
+        files: Sequence[StoredFile],
+        relative: Sequence[str],
+        columns: Sequence[str] | None = None,
+        json: Sequence[str] = (),
     ) -> None:
-        self._files, self._relative = list(files), list(relative)
+        self._files, self._relative, self._json = list(files), list(relative), json
         schemas = [file.footer.schema.to_arrow_schema() for file in self._files]
         self._schemas = [stored_schema(schema.metadata) for schema in schemas]
         self._flats = [flat_columns(schema) for schema in schemas]
@@ -116,7 +123,16 @@ class ParquetSource(Source):
         ]
 
     def select(self, names: Sequence[str]) -> ParquetSource:
-        return ParquetSource(self._files, self._relative, list(pick(dict.fromkeys(self.columns), names)))
+        wanted = list(pick(dict.fromkeys(self.columns), names))
+        return ParquetSource(self._files, self._relative, wanted, self._json)
+
+    def with_json(self, names: Sequence[str]) -> ParquetSource:
+        return ParquetSource(self._files, self._relative, self.columns, tuple(names))
+
+    def where(self, row: int) -> str:
+        ends = np.cumsum([file.footer.num_rows for file in self._files])
+        number = int(np.searchsorted(ends, row, side="right"))
+        return f"{self._files[number].name}, row {row - (int(ends[number - 1]) if number else 0)}"
 
     def batches(self) -> Iterator[ConvertedColumns]:
         own = [name for name in self.columns if name not in self._constants]
@@ -130,7 +146,7 @@ class ParquetSource(Source):
                     else field_of(table, flats[name].path)
                     for name in self.columns
                 }
-                yield convert_columns(raw, _converter(schema), expected)
+                yield convert_columns(raw, json_texts(_converter(schema), self._json), expected)
 
     def _expected(self, names: Sequence[str]) -> dict[str, Column]:
         """Columns of which one file knows only that all is null or empty, as the others have them."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 from hopyard.data.columns.columns import ColumnData, ConvertedColumns, check_lengths, check_names
 from hopyard.data.columns.convert import convert_columns, from_numpy, from_rows, from_values
 from hopyard.data.columns.convert_arrow import from_arrow
+from hopyard.data.columns.convert_json import json_texts
 from hopyard.data.columns.structs import flatten_structs, is_struct
 from hopyard.data.sources.base import Source
 from hopyard.data.sources.collect import SourceFindings, collect, pick
@@ -44,6 +45,9 @@ class MemorySource(Source):
 
     def select(self, names: Sequence[str]) -> MemorySource:
         return MemorySource(pick(self._raw, names), self._convert)
+
+    def with_json(self, names: Sequence[str]) -> MemorySource:
+        return MemorySource(self._raw, json_texts(self._convert, names))
 
     def head_columns(self, n: int) -> ConvertedColumns:
         return {name: data[:n] for name, data in self._data.items()}

@@ -11,6 +11,7 @@ import pyarrow as pa
 from hopyard.data.columns.columns import ConvertedColumns, check_names, empty_data
 from hopyard.data.columns.convert import convert_columns, from_rows
 from hopyard.data.columns.convert_arrow import from_arrow
+from hopyard.data.columns.convert_json import json_texts
 from hopyard.data.columns.structs import flatten_structs
 from hopyard.data.schema import Column
 from hopyard.data.sources.base import Source
@@ -74,6 +75,9 @@ class StreamSource(Source):
     def select(self, names: Sequence[str]) -> StreamSource:
         wanted = list(pick(dict.fromkeys(self.columns), names))
         return StreamSource(self._stream, self._convert, wanted)
+
+    def with_json(self, names: Sequence[str]) -> StreamSource:
+        return StreamSource(self._stream, json_texts(self._convert, names), self.columns)
 
     def batches(self) -> Iterator[ConvertedColumns]:
         return self._converted(self._stream.read())

@@ -1,0 +1,1 @@
+"""Texts and chats as rows of tokens, of one length."""
