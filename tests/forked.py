@@ -551,14 +551,14 @@ def _execute(arguments: Sequence[str], module: types.ModuleType) -> None:
         runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]
     elif kind == "-c":
         sys.argv[:] = ["-c", *rest[1:]]
-        exec(compile(rest[0], "<string>", "exec"), module.__dict__)
+        exec(compile(rest[0], "<string>", "exec", dont_inherit=True), module.__dict__)
     else:
         file = str(Path(kind).absolute())
         sys.argv[:] = arguments
         sys.path[0] = str(Path(file).resolve().parent)
         module.__file__ = file
         module.__loader__ = importlib.machinery.SourceFileLoader("__main__", file)
-        exec(compile(Path(file).read_bytes(), file, "exec"), module.__dict__)
+        exec(compile(Path(file).read_bytes(), file, "exec", dont_inherit=True), module.__dict__)
 
 
 # For programs that know nothing of it
