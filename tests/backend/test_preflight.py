@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from hopyard.backend import InlineBackend, LocalBackend
-from hopyard.backend.base import common_env
 from hopyard.backend.preflight import instruction_set, preflight
 from hopyard.backend.testing import result_of
 from hopyard.errors import UsageError, WorkerLostError, WorkerMismatchError
 from hopyard.storage.local import LocalStore
 from hopyard.storage.memory import MemoryStore
+from hopyard.worker_start import common_env
 
 
 @pytest.fixture

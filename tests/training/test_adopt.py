@@ -11,6 +11,9 @@ import pytest
 import torch
 
 from hopyard.errors import EstimatorError
+from hopyard.torch import TorchEstimator
+from hopyard.training.estimator import Context
+from hopyard.training.torch import state
 from hopyard.training.torch.state import adopt_optimizer, adopt_scheduler, optimizer_tree, plain_tree
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -71,14 +74,8 @@ def test_a_schedule_goes_on_at_its_place_with_rates_of_its_own(schedule: Schedul
 
 
 def test_another_architecture_is_refused_with_what_to_do() -> None:
-    from hopyard.training.torch.estimator import TorchReplica
-
-    class Stub(TorchReplica):
-        def __init__(self) -> None:
-            self._head = torch.nn.Linear(3, 2)
-
-    from hopyard.training.torch import state
-
+    estimator = TorchEstimator(torch.nn.Linear(3, 2), torch.optim.SGD, torch.nn.MSELoss())
+    replica = estimator.replica(Context(("x",), ("y",), "cpu", (10,), 1))
     tree = {"model": state.to_tree(dict(torch.nn.Linear(3, 4).state_dict()), "model"), "optimizer": {}}
     with pytest.raises(EstimatorError, match=r"PBT.*can change learning rates .* but not sizes of layers"):
-        Stub().adopt(tree)
+        replica.adopt(tree)

@@ -66,7 +66,7 @@ import os, sys
 os.environ.pop("KERAS_BACKEND", None)
 os.environ["KERAS_HOME"] = {str(tmp_path)!r}
 import hopyard.keras
-from hopyard.backend.base import common_env
+from hopyard.worker_start import common_env
 print(common_env(1)["KERAS_BACKEND"], [name for name in ("keras", "tensorflow", "torch") if name in sys.modules])
 """
     assert output_of(code) == "torch []"

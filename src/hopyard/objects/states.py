@@ -310,6 +310,27 @@ def own_tensors(store: Store, name: str) -> dict[str, int]:
     return {digest: slot.stop - slot.start for digest, slot in slots.items()}
 
 
+def read_tensors(store: Store, files: Mapping[str, str]) -> dict[str, Tensor]:
+    """Tensors by digest, from the files of states that hold them; every byte is checked.
+
+    Args:
+        files: the file of each, by its digest.
+
+    Raises:
+        NotFoundError: a file is gone.
+        CorruptError: a file is not what was written; names it.
+    """
+    found: dict[str, Tensor] = {}
+    for name in dict.fromkeys(files.values()):
+        file = TensorFile(store, name)
+        manifest = _Manifest(file, name)
+        wanted = {tensor.digest for tensor in manifest.tensors if files.get(tensor.digest) == name}
+        if {digest for digest, place in files.items() if place == name} - wanted:
+            raise file.corrupt("it lacks tensors that a program says it holds")
+        _read_tensors(store, file, manifest, True, found, lambda nbytes: None)
+    return {digest: found[digest] for digest in files}
+
+
 def is_lent(name: str) -> bool:
     """Whether a file of a state belongs to all runs, and is deleted with none of the state's own."""
     return name.startswith(f"{FROZEN}/")

@@ -1,12 +1,13 @@
 """Program of a run: all that a worker needs to train any trial, stored once in the run's folder.
 
 The driver cloudpickles a :class:`Program` into ``program/<digest>`` of the run's folder; requests
-carry only that name, and every worker process keeps the programs it met last in memory.
+carry only that name, and every worker process keeps the programs it met last in memory. Large tensors that its
+functions hold, such as the weights of a base, lie with the frozen tensors of the store.
 """
 
 from __future__ import annotations
 
-import pickle
+import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -17,11 +18,14 @@ from hopyard.data.base import Partitioned
 from hopyard.data.columns.policies import Policies
 from hopyard.data.preprocessing.fitting import FittedSteps
 from hopyard.errors import CorruptError, EstimatorError, FormatError
-from hopyard.objects import StateRef, digest
-from hopyard.objects.pickles import UNPICKLABLE, dumps
+from hopyard.objects import StateRef, Tensor, digest
+from hopyard.objects.frozen import RunFolder
+from hopyard.objects.pickles import UNPICKLABLE, dumps, loads
+from hopyard.objects.states import read_tensors
 from hopyard.storage import Store
 
 _HEADER = b"hopyard program 1\n"
+_WITH_TENSORS = b"hopyard program 2\n"  # then a line of JSON: the file of each large tensor, by digest
 _DOMAIN = "hopyard.program"
 _KEPT = 4
 _loaded: OrderedDict[tuple[str, str], Program] = OrderedDict()
@@ -93,14 +97,28 @@ class Program:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def pickled(program: Program) -> bytes:
+def _apart(store: RunFolder, program: Program) -> bytes:
+    """``program`` as the run's folder gets it, with large tensors in files of their own."""
+    tensors: dict[str, Tensor] = {}
+    data = pickled(program, tensors)
+    places = store.frozen().places(tensors)
+    if not places:
+        return pickled(program) if tensors else data
+    files = json.dumps({digest: file for digest, (file, _) in places.items()}, separators=(",", ":"))
+    return _WITH_TENSORS + files.encode() + b"\n" + data[len(_HEADER) :]
+
+
+def pickled(program: Program, tensors: dict[str, Tensor] | None = None) -> bytes:
     """``program`` as workers and the run's folder get it.
+
+    Args:
+        tensors: gets large tensors, by digest, which then are not in it.
 
     Raises:
         EstimatorError: the estimator function, or what it reaches, cannot be pickled.
     """
     try:
-        data = dumps(program)
+        data = dumps(program, tensors=tensors)
     except UNPICKLABLE as error:
         raise EstimatorError(
             f"The estimator function cannot be pickled ({error}), but workers, and the run's folder, get it as a "
@@ -112,7 +130,7 @@ def pickled(program: Program) -> bytes:
 
 def save_program(store: Store, program: Program) -> str:
     """Store ``program`` under its digest; returns the name. Storing it again changes nothing."""
-    data = pickled(program)
+    data = _apart(store, program) if isinstance(store, RunFolder) else pickled(program)
     name = f"program/{digest(data, _DOMAIN)}"
     store.put_new(name, data)
     _remember((store.url, name), program)
@@ -134,6 +152,11 @@ def load_program(store: Store, name: str) -> Program:
     return _loaded[key]
 
 
+def forget_program(store: Store, name: str) -> None:
+    """Forget a program: what it has in this process was changed, and is read anew for the next unit."""
+    _loaded.pop((store.url, name), None)
+
+
 def _read(store: Store, name: str) -> Program:
     data = store.get(name)
     if digest(data, _DOMAIN) != name.rpartition("/")[2]:
@@ -141,12 +164,17 @@ def _read(store: Store, name: str) -> Program:
             f"{name!r} in {store.url} does not have the digest that names it: it was changed or cut off. "
             "Start the run again with fresh=True."
         )
-    if not data.startswith(_HEADER):
+    if not data.startswith((_HEADER, _WITH_TENSORS)):
         raise FormatError(
             f"{name!r} in {store.url} starts with {data[:20]!r}; this version of Hopyard reads "
-            f"{_HEADER!r} only. Install the version of Hopyard that started this run."
+            f"{_HEADER!r} and {_WITH_TENSORS!r} only. Install the version of Hopyard that started this run."
         )
-    program = pickle.loads(memoryview(data)[len(_HEADER) :])
+    rest, tensors = memoryview(data)[len(_HEADER) :], {}
+    if data.startswith(_WITH_TENSORS):
+        end = data.index(b"\n", len(_WITH_TENSORS)) + 1
+        tensors = read_tensors(store, json.loads(data[len(_WITH_TENSORS) : end]))
+        rest = memoryview(data)[end:]
+    program = loads(rest, tensors)
     assert isinstance(program, Program)
     return program
 

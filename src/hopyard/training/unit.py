@@ -30,12 +30,12 @@ from hopyard.storage import Store
 from hopyard.storage.hosts import bytes_at
 from hopyard.storage.oserrors import full_disk
 from hopyard.training.build import build_in_session
-from hopyard.training.estimator import Replica, Visit
+from hopyard.training.estimator import Replica, SharedChangedError, Visit
 from hopyard.training.evidence import gather
 from hopyard.training.hiding import say_hidden_state
 from hopyard.training.metric_store import pack_states, unpack_states
 from hopyard.training.not_finite import columns_not_finite
-from hopyard.training.program import Program, load_program
+from hopyard.training.program import Program, forget_program, load_program
 from hopyard.training.request import UnitRequest, UnitResult
 from hopyard.training.resident import Resident, Residents, copied, lost
 from hopyard.training.session import Session
@@ -127,6 +127,10 @@ class _TrialUnit:
             return self._failed(error)
         except Preempted:
             raise
+        except SharedChangedError as error:
+            residents.clear()
+            forget_program(request.store, request.program)
+            return self._failed(error)
         except (Exception, SystemExit) as error:  # a user's sys.exit() is a failure like others
             if (full := full_disk(error, f"what trial {self._trial} writes there")) is not None:
                 raise full from error

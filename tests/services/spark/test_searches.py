@@ -19,11 +19,11 @@ from tests import ancestors
 from tests.ancestors import executor, keeper
 
 from hopyard.backend import SparkBackend, remote
-from hopyard.backend._process import import_path
 from hopyard.data import NodeCache, image, open_dataset
 from hopyard.hopper.journal import read_records
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
+from hopyard.worker_start import import_path
 
 cloudpickle.register_pickle_by_value(ancestors)
 

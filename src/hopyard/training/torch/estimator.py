@@ -35,6 +35,7 @@ from hopyard.training.metric import MetricSet, StreamingMetric
 from hopyard.training.metrics import FunctionMetric, ObjectMetric, canonical, metric_named
 from hopyard.training.torch import hidden, state
 from hopyard.training.torch.attributes import KEY, Attributes, Name, Owner, owners, without_attributes
+from hopyard.training.torch.base import Base, Given, base_of, check_given
 from hopyard.training.torch.binding import Binding, as_tensors
 from hopyard.training.torch.export import export_onnx
 from hopyard.training.torch.forward import Forward
@@ -48,7 +49,7 @@ from hopyard.training.torch.trunk import Trunk, TrunkBinding, WithTrunk, frozen
 from hopyard.training.torch.validation import measure
 from hopyard.training.transforms import BatchTransform, transformed
 from hopyard.training.unchanged import Unchanged
-from hopyard.wording import brief
+from hopyard.wording import brief, some_names
 
 _log = logging.getLogger("hopyard")
 
@@ -60,7 +61,7 @@ class TorchEstimator(Estimator):
     (n,) or as float32 in the shape of the outputs; ``training.torch.binding`` has the rules.
 
     Args:
-        model: a torch.nn.Module with all its sizes.
+        model: a torch.nn.Module with all its sizes; with ``base`` a function ``fn(base)`` that gives one.
         optimizer: a class, called with the model's parameters and ``optimizer_params``, or a function
             ``fn(model)``. Classes of torch.optim run in their fused form where they have one, unless
             ``optimizer_params`` says ``fused`` or ``foreach``, or precision is ``"fp16"``.
@@ -97,6 +98,11 @@ class TorchEstimator(Estimator):
             and without gradients (a copy of it, if it is not like that), is no part of a trial's state, and runs once
             for each partition: its outputs are kept in the machine's node cache, for all trials whose trunk has the
             same class, code and weights. With ``step``, the output is ``batch["trunk"]``.
+        base: a module that all trials share, frozen, or a function that makes it (called once in a process): one copy
+            in memory for all trials of a process, stored once. ``model`` gets modules of its own over the shared
+            tensors, and puts into them what the trial trains (adapters of any library, a head); tensors that require
+            gradients when it returns are the trial's own copies. Trials that change others fail at the end of the
+            visit.
         logits: whether the outputs of a model that answers yes or no are logits, which metrics count as yes above 0, or
             shares from 0 to 1 (yes above 0.5). None: the loss says, if it is one of PyTorch's.
 
@@ -107,7 +113,7 @@ class TorchEstimator(Estimator):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | Callable[[nn.Module], nn.Module],
         optimizer: Any,
         loss: Any = None,
         metrics: Sequence[Any] = (),
@@ -127,9 +133,11 @@ class TorchEstimator(Estimator):
         validate_step: Callable[[nn.Module, Batch], dict[str, Any]] | None = None,
         predict: Callable[[Any], Any] | None = None,
         trunk: nn.Module | None = None,
+        base: Given | None = None,
         logits: bool | None = None,
     ) -> None:
         self.model = model
+        self.base = base
         self.optimizer = optimizer
         self.loss = loss
         self.metrics: tuple[Any, ...] = tuple(metrics) if isinstance(metrics, (list, tuple)) else (metrics,)
@@ -156,6 +164,20 @@ class TorchEstimator(Estimator):
         if self.trunk is not None:
             self._check_trunk()
             self.trunk = frozen(self.trunk)
+
+    def model_on(self, device: torch.device) -> tuple[nn.Module, Base | None]:
+        """The model on a device, and the base that it is made over.
+
+        Raises:
+            EstimatorError: there is none such.
+        """
+        if self.base is None:
+            assert isinstance(self.model, nn.Module)
+            return self.model.to(device), None
+        base = base_of(self.base, device)
+        model = base.model(self.model)
+        self._check_model(model)
+        return model.to(device), base
 
     def __getstate__(self) -> dict[str, Any]:
         """State with modules on the CPU, for a process that may lack this one's devices."""
@@ -189,17 +211,15 @@ class TorchEstimator(Estimator):
         """Names of the values that ``step`` must give."""
         return [] if self.step is None else [name for name in self.metrics if canonical(name) != "loss"]
 
-    def _check_parts(self) -> None:
-        if not isinstance(self.model, nn.Module):
-            raise EstimatorError(f"model={self.model!r}, but it must be a torch.nn.Module.")
+    def _check_model(self, model: nn.Module) -> None:
         uninitialized = nn.parameter.UninitializedParameter
-        if any(isinstance(parameter, uninitialized) for parameter in self.model.parameters()):
+        if any(isinstance(parameter, uninitialized) for parameter in model.parameters()):
             raise EstimatorError("The model has lazy layers, whose sizes are unknown; give all sizes.")
-        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+        if not any(parameter.requires_grad for parameter in model.parameters()):
             raise EstimatorError(
                 "The model has no parameters that require gradients, so nothing would be trained."
             )
-        of_model = {id(parameter) for parameter in self.model.parameters()}  # which a loss may hold, too
+        of_model = {id(parameter) for parameter in model.parameters()}  # which a loss may hold, too
         of_loss = self.loss.named_parameters() if isinstance(self.loss, nn.Module) else ()
         own = [(name, parameter) for name, parameter in of_loss if id(parameter) not in of_model]
         if trained := [name for name, parameter in own if parameter.requires_grad]:
@@ -208,6 +228,14 @@ class TorchEstimator(Estimator):
                 "would train and no state would keep. Make them part of the model, and compute the loss in "
                 "step=fn(model, batch); or freeze them with requires_grad_(False)."
             )
+
+    def _check_parts(self) -> None:
+        if self.base is not None:
+            check_given(self.base, self.model)
+        elif isinstance(self.model, nn.Module):
+            self._check_model(self.model)
+        else:
+            raise EstimatorError(f"model={self.model!r}, but it must be a torch.nn.Module.")
         if isinstance(self.optimizer, torch.optim.Optimizer) or not callable(self.optimizer):
             raise EstimatorError(
                 f"optimizer={brief(self.optimizer)}, but it must be a class such as torch.optim.Adam "
@@ -236,6 +264,12 @@ class TorchEstimator(Estimator):
             raise EstimatorError(f"trunk={brief(self.trunk)}, but it must be a torch.nn.Module.")
         if any(isinstance(each, nn.parameter.UninitializedParameter) for each in self.trunk.parameters()):
             raise EstimatorError("The trunk has lazy layers, whose sizes are unknown; give all sizes.")
+        if self.base is not None:
+            raise EstimatorError(
+                "trunk was given with base. A trunk is run once for all epochs, and a base is trained through. Give "
+                "one of them."
+            )
+        assert isinstance(self.model, nn.Module)
         own = {id(parameter) for parameter in self.trunk.parameters()}
         for name, parameter in self.model.named_parameters():
             if id(parameter) in own:
@@ -317,7 +351,8 @@ class TorchReplica(Replica):
         self._estimator = estimator
         self.batch_size: int = estimator.batch_size
         device = resolve_device(context.device)
-        self._head = self.module = estimator.model.to(device)
+        self._head, self._shared = estimator.model_on(device)
+        self.module = self._head
         claim(self._head)
         self._prepare_training(context, device)
         if not context.label_columns and estimator.step is None:
@@ -481,7 +516,7 @@ class TorchReplica(Replica):
 
     def _model_tree(self) -> dict[str, Any]:
         """The state dict, and the plain attributes that training has changed."""
-        tree: dict[str, Any] = state.to_tree(dict(self._head.state_dict()), "model")
+        tree = self._tree_of(self._head.state_dict())
         tensors = ((name, value) for name, value in tree.items() if isinstance(value, Tensor))
         tree |= self._unchanged.marked(tensors)
         attributes = self._attributes.tree()
@@ -490,9 +525,34 @@ class TorchReplica(Replica):
     def _untrained(self) -> dict[str, Tensor]:
         """The tensors of the model's tree that are not trained now."""
         trained = {name for name, each in self._head.named_parameters() if each.requires_grad}
-        tensors = {name: each for name, each in self._head.state_dict().items() if name not in trained}
-        tree = state.to_tree(tensors, "model")
-        return {name: value for name, value in tree.items() if isinstance(value, Tensor)}
+        values = {name: each for name, each in self._head.state_dict().items() if name not in trained}
+        return {name: each for name, each in self._tree_of(values).items() if isinstance(each, Tensor)}
+
+    def _tree_of(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of a state dict as a tree. The base was checked, so its tensors are not digested anew."""
+        tree: dict[str, Any] = state.to_tree(dict(values), "model")
+        if self._shared is not None:
+            self._shared.tell({name: (values[name], each) for name, each in tree.items()})
+        return tree
+
+    def _beyond_base(self, model: Any) -> dict[str, Any]:
+        """The state dict in the tree of a model. What the base has of it is that of the base, so nothing writes to it.
+
+        Raises:
+            EstimatorError: the model was trained over another base.
+        """
+        tree = dict(without_attributes(model))
+        if self._shared is None:
+            return tree
+        values = self._head.state_dict()
+        own = self._tree_of({name: each for name, each in values.items() if self._shared.has(each)})
+        other = [name for name, each in own.items() if name in tree and tree[name].digest != each.digest]
+        if other:
+            raise EstimatorError(
+                f"The state is that of a model over another base than the estimator function now gives; "
+                f"{some_names(other, 4)} differ. Give the base that it was trained with: load the same weights."
+            )
+        return tree | {name: values[name] for name in own if name in tree}
 
     def _head_of(self, tree: Mapping[str, Any]) -> Any:
         return tree["model"] if self._trunk is None else self._trunk.head_of(tree["model"])
@@ -503,7 +563,7 @@ class TorchReplica(Replica):
             self._unchanged.note()
         else:
             self._unchanged.forget()
-        state.load_module(self._head, without_attributes(model))
+        state.load_module(self._head, self._beyond_base(model))
         self._attributes.load(model.get(KEY, {}))
         if "optimizer" in tree:
             state.load_optimizer(self._optimizer, tree["optimizer"])
@@ -515,7 +575,7 @@ class TorchReplica(Replica):
     def adopt(self, tree: Mapping[str, Any]) -> None:
         model = self._head_of(tree)
         self._unchanged.note()
-        state.adopt_module(self._head, without_attributes(model))
+        state.adopt_module(self._head, self._beyond_base(model))
         self._attributes.load(model.get(KEY, {}))
         state.adopt_optimizer(self._optimizer, tree["optimizer"])
         if self._scheduler is not None and "scheduler" in tree:
@@ -534,6 +594,8 @@ class TorchReplica(Replica):
         with self._attributes.in_use(keep):
             yield
             self._hidden = self._hidden_changes()
+        if keep and self._shared is not None:
+            self._shared.check()
 
     def _hidden_changes(self) -> list[str]:
         plain = self._attributes.plain()
@@ -587,7 +649,8 @@ class TorchReplica(Replica):
         return iter(()) if self._scheduler is None else options([self._optimizer], [(self._scheduler, steps)])
 
     def nbytes(self) -> int:
-        tensors = list(self._head.state_dict().values())
+        base = self._shared
+        tensors = [each for each in self._head.state_dict().values() if base is None or not base.has(each)]
         for entry in (entry for optimizer in self._optimizers for entry in optimizer.state.values()):
             tensors += [value for value in entry.values() if isinstance(value, torch.Tensor)]
         return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))

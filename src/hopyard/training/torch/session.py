@@ -13,6 +13,7 @@ import torch
 from torch.utils import deterministic
 
 from hopyard.errors import EstimatorError
+from hopyard.training.transformers.adapters import hint
 
 _BACKENDS: Any = torch.backends
 # Settings of kernels: where, which attribute, PyTorch's default.
@@ -115,7 +116,7 @@ class TorchSession:
             torch.cuda.manual_seed_all(value)
 
     def hint(self, error: Exception) -> str:
-        return ""
+        return hint(error)
 
     def close(self) -> None:
         setattr(deterministic, _FILL, self._fill)

@@ -13,6 +13,7 @@ from hopyard.errors import EstimatorError
 from hopyard.objects import Tensor
 from hopyard.objects.torch import NAMES, from_bytes, is_dense, to_tensor
 from hopyard.training.estimator import another_architecture
+from hopyard.wording import some_names
 
 _DROP = object()
 
@@ -90,13 +91,21 @@ def from_tree(tree: Any) -> Any:
 
 
 def load_module(module: torch.nn.Module, tree: Any) -> None:
-    """Load a model's tree into a module of the same architecture.
+    """Load a model's tree into a module of the same architecture. In place of a tensor the tree may have the module's
+    own, which stays as it is.
 
     Raises:
         EstimatorError: names or shapes differ; which do.
     """
+    own = {name for name, value in tree.items() if isinstance(value, torch.Tensor)}
+    given = from_tree({name: value for name, value in tree.items() if name not in own})
     try:
-        module.load_state_dict(from_tree(tree), strict=True)
+        found = module.load_state_dict(given, strict=not own)
+        if found.unexpected_keys or not own.issuperset(found.missing_keys):
+            missing = sorted(set(found.missing_keys) - own)
+            raise RuntimeError(
+                f"missing are {some_names(missing, 4)}; not in it {some_names(found.unexpected_keys, 4)}"
+            )
     except RuntimeError as error:
         raise EstimatorError(
             f"The state is that of another model than the estimator function now builds: {error}\n"

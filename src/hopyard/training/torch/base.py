@@ -1,0 +1,196 @@
+"""The frozen base of an estimator: one copy in a process and on a device, over which each trial has modules of its own.
+
+A trial's modules hold the storage of the base, and parameters that are its own; so what a library does to the modules
+(it injects adapters, replaces layers, sets options) concerns that trial alone. A tensor that requires gradients once
+the model is made becomes the trial's copy. What writes to the shared storage nevertheless is found at the end of the
+visit.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import torch
+from torch import nn
+
+from hopyard.errors import EstimatorError
+from hopyard.objects import Tensor
+from hopyard.objects.identity import identity
+from hopyard.training.estimator import SharedChangedError
+from hopyard.training.torch import state
+from hopyard.wording import brief, some_names
+
+Given: TypeAlias = nn.Module | Callable[[], nn.Module]
+"""A base as users give it: a module, or a function that makes one, which is called once in a process."""
+
+_MOST_NAMES = 4
+
+_bases: WeakValueDictionary[tuple[str, str], Base] = WeakValueDictionary()
+"""By content and device: modules that are made anew for each trial are one base."""
+_of_objects: WeakKeyDictionary[Any, dict[str, Base]] = WeakKeyDictionary()
+"""By the module or function that was given, and the device."""
+
+
+class Base:
+    """A frozen module on a device, whose tensors trials share.
+
+    Args:
+        module: it is not changed.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        tensors = [*module.parameters(), *module.buffers()]
+        is_there = all(tensor.device == device for tensor in tensors)
+        self._module = module if is_there else copy.deepcopy(module).to(device)
+        self._tensors = {
+            name: tensor
+            for name, tensor in [*self._module.named_parameters(), *self._module.named_buffers()]
+            if not _is_statistic(self._module, name)
+        }
+        self._digests = {name: _digest(tensor) for name, tensor in self._tensors.items()}
+        self._known = {_storage(tensor): self._digests[name] for name, tensor in self._tensors.items()}
+
+    def model(self, make: Callable[[nn.Module], nn.Module]) -> nn.Module:
+        """The model that ``make`` gives for modules of its own over the shared tensors.
+
+        Raises:
+            EstimatorError: it gives no module.
+        """
+        model = make(self._own_modules())
+        if not isinstance(model, nn.Module):
+            raise EstimatorError(
+                f"model=fn(base) returned {type(model).__name__}, but must return a torch.nn.Module, such as the base "
+                "with adapters in it. End it with `return model`."
+            )
+        for parameter in model.parameters():
+            if parameter.requires_grad and _storage(parameter) in self._known:
+                parameter.data = parameter.data.clone()
+        return model
+
+    def tell(self, tensors: Mapping[str, tuple[Any, Any]]) -> None:
+        """Tell tensors of the base, of which each is given with what PyTorch has of it, their digests."""
+        for value, tensor in tensors.values():
+            if self.has(value):
+                tensor.know(self._known[_storage(value)])
+
+    def has(self, value: Any) -> bool:
+        """Whether a tensor is one of the base, not a trial's own."""
+        return isinstance(value, torch.Tensor) and _storage(value) in self._known
+
+    def check(self) -> None:
+        """Compare the base with what it was.
+
+        Raises:
+            SharedChangedError: something wrote to it. It is no base of later trials.
+        """
+        changed = [name for name, tensor in self._tensors.items() if _digest(tensor) != self._digests[name]]
+        if not changed:
+            return
+        for bases in _of_objects.values():
+            for device in [device for device, base in bases.items() if base is self]:
+                del bases[device]
+        for key in [key for key, base in _bases.items() if base is self]:
+            del _bases[key]
+        raise SharedChangedError(
+            f"the trial changed tensors of the base, which all trials share: {some_names(changed, _MOST_NAMES)}. Leave "
+            "the base as it is: train adapters, or set requires_grad_(True) on the tensors in model=fn(base), which "
+            "makes them the trial's own; merge adapters (merge_and_unload) in a copy of the trained model."
+        )
+
+    def _own_modules(self) -> nn.Module:
+        memo: dict[int, Any] = {}
+        for parameter in self._module.parameters():
+            memo[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
+        for name, buffer in self._module.named_buffers():
+            own = buffer.detach()
+            memo[id(buffer)] = own.clone() if _is_statistic(self._module, name) else own
+        return copy.deepcopy(self._module, memo)
+
+
+def base_of(given: Given, device: torch.device) -> Base:
+    """The base for a module or a function, on a device.
+
+    Raises:
+        EstimatorError: it is none, or nothing can be trained through it.
+    """
+    place = str(device)
+    known = _of_objects.setdefault(given, {})
+    if place in known:
+        return known[place]
+    module = given if isinstance(given, nn.Module) else _made(given)
+    _check(module)
+    content = identity(module, "base").digest
+    base = None if content is None else _bases.get((content, place))
+    if base is None:
+        base = Base(module, device)
+        if content is not None:
+            _bases[content, place] = base
+    known[place] = base
+    return base
+
+
+def check_given(given: Any, model: Any) -> None:
+    """Check the arguments ``base`` and ``model`` of an estimator.
+
+    Raises:
+        EstimatorError: they are no base, and no function of one.
+    """
+    if not isinstance(given, nn.Module) and not callable(given):
+        raise EstimatorError(
+            f"base={brief(given)}, but it must be a torch.nn.Module, or a function that gives one."
+        )
+    if isinstance(model, nn.Module) or not callable(model):
+        raise EstimatorError(
+            f"base was given with model={brief(model)}, but with a base model must be a function fn(base) that gives "
+            "the module to train: the base with adapters, for instance. Write model=lambda base: ..., and make in it "
+            "what the trial trains."
+        )
+
+
+def _made(given: Callable[[], nn.Module]) -> nn.Module:
+    module = given()
+    if not isinstance(module, nn.Module):
+        raise EstimatorError(
+            f"base={brief(given)} returned {type(module).__name__}, but must return a torch.nn.Module."
+        )
+    return module
+
+
+def _check(module: nn.Module) -> None:
+    """Raise EstimatorError if the module has no values, or none that can be trained through."""
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    if empty := [name for name, tensor in tensors if tensor.is_meta]:
+        raise EstimatorError(
+            f"the base has tensors without values, on the device 'meta': {some_names(empty, _MOST_NAMES)}. Load its "
+            "weights before it is given."
+        )
+    quantized = [name for name, tensor in tensors if tensor.is_quantized]
+    quantized += [
+        f"{name} ({type(part).__name__})"
+        for name, part in module.named_modules()
+        if ".quantized" in type(part).__module__
+    ]
+    if quantized:
+        raise EstimatorError(
+            f"the base is quantised so that nothing can be trained through it: {some_names(quantized, _MOST_NAMES)}. "
+            "Give a base of floating-point weights (bf16 takes half the memory of fp32), or one that was dequantised."
+        )
+
+
+def _is_statistic(module: nn.Module, name: str) -> bool:
+    """Whether a buffer is a running statistic, which training changes: each trial has its own."""
+    owner = module.get_submodule(name.rpartition(".")[0])
+    return isinstance(owner, nn.modules.batchnorm._NormBase) and name.rpartition(".")[2] in owner._buffers
+
+
+def _storage(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Which bytes a tensor is of, and how."""
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    found: Tensor = state.to_tree(tensor.detach(), "base")
+    return found.digest
