@@ -12,7 +12,7 @@ import os
 import random
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 LEVELS = ("quick", "ci", "exhaustive")
 LEVEL = os.environ.get("HOPYARD_TESTS", "quick")
@@ -42,6 +42,21 @@ def sample(name: str, cases: Iterable[Case], quick: int, ci: int) -> list[Case]:
         return every
     chosen = random.Random(f"{SEED} {name}").sample(range(len(every)), number)
     return [every[at] for at in sorted(chosen)]
+
+
+def diagonal(name: str, *axes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Combinations that have each value of each axis at least once, as few as that takes; all where the level is
+    ``exhaustive``.
+
+    Args:
+        name: of the enumeration, so that different ones are drawn differently by one seed.
+    """
+    every = [list(axis) for axis in axes]
+    if LEVEL == "exhaustive":
+        return list(itertools.product(*every))
+    chosen = random.Random(f"{SEED} {name}")
+    turned = [itertools.islice(itertools.cycle(axis), chosen.randrange(len(axis)), None) for axis in every]
+    return list(itertools.islice(zip(*turned, strict=False), max(map(len, every))))
 
 
 def moments(name: str, quick: int, ci: int) -> Iterator[int]:

@@ -15,6 +15,7 @@ import pyarrow.parquet.encryption as encryption
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sampling import diagonal
 
 from hopyard.data import Column, Ragged, as_source, open_dataset, prepare
 from hopyard.data.columns.structs import flat_columns
@@ -489,9 +490,10 @@ def test_encrypted_files_are_called_so(tmp_path, plaintext_footer, read):
         read(tmp_path / "a.parquet")
 
 
-@pytest.mark.parametrize("statistics", [True, False])
-@pytest.mark.parametrize("dictionary", [True, False])
-@pytest.mark.parametrize("kind", [pa.binary(4), pa.binary(), pa.uuid()], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "dictionary", "statistics"),
+    diagonal("nulls of bytes", [pa.binary(4), pa.binary(), pa.uuid()], [True, False], [True, False]),
+)
 def test_nulls_in_columns_of_bytes_follow_the_policy(tmp_path, kind, statistics, dictionary):
     values = [None if i % 3 == 1 else (b"%04d" % i) * (4 if kind == pa.uuid() else 1) for i in range(20)]
     storage = kind.storage_type if kind == pa.uuid() else kind

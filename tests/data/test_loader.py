@@ -225,6 +225,10 @@ def test_memory_is_never_used_again_while_somebody_holds_it(make_dataset, expect
     dataset = make_dataset([[40, 40, 40]], ("id", "image"))
     draw = random.Random(seed)
     held = []
+
+    def check(numbers, image):
+        expect_rows({"image": image if output == "numpy" else image.numpy()}, numbers)
+
     for _ in range(3):
         for batch in dataset.loader(11, True, seed, output=output):
             what = draw.choice(["nothing", "batch", "column", "view of a view"])
@@ -236,9 +240,9 @@ def test_memory_is_never_used_again_while_somebody_holds_it(make_dataset, expect
             elif what == "view of a view":
                 held.append((rows[1:2], batch["image"][1:][:1]))
             while len(held) > 6:
-                held.pop(draw.randrange(len(held)))
-            for numbers, image in held:
-                expect_rows({"image": image if output == "numpy" else image.numpy()}, numbers)
+                check(*held.pop(draw.randrange(len(held))))
+    for numbers, image in held:
+        check(numbers, image)
 
 
 def test_memory_is_used_again_once_nobody_holds_it(make_dataset):

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.sampling import diagonal
 
 from hopyard.data import open_dataset
 from hopyard.data.files.stored import StoredFile
@@ -280,8 +281,7 @@ def test_pages_that_turn_out_unusual_are_written_over_by_arrow(
     assert same(got, array if filters is None else array[101:])
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize(("codec", "version"), diagonal("damaged pages", CODECS, ["1.0", "2.0"]))
 def test_damage_gives_what_it_gives_with_arrow_and_never_wrong_rows(tmp_path, by_arrow, codec, version):
     array = values(40, 7)
     for checksums in (True, False):

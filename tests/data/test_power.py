@@ -35,7 +35,7 @@ def test_a_preparation_that_returned_outlasts_a_power_cut_and_another_is_done_ag
         prepare(data(), LocalStore(root / "store"), validation=0.2)
         record.done()
         durability.join()
-    cuts = Cuts("prepare", record, 100, 10, 90)
+    cuts = Cuts("prepare", record, 100, 8, 40)
     store = LocalStore(root / "store")
     expected, rows = files_of(store), rows_of(open_dataset(store))
     monkeypatch.setattr(durability, "add", lambda path, new=False: None)
@@ -75,4 +75,4 @@ def test_decoded_data_that_a_power_cut_has_left_are_right_or_made_again(root, mo
         assert found["text"] == columns["text"]
         assert np.array(found["x"]).tolist() == columns["x"]
 
-    Cuts("node cache", record, 300, 15, 90).check(root, look)
+    Cuts("node cache", record, 300, 15, 60).check(root, look)

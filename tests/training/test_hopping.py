@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.sampling import diagonal
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -177,8 +178,7 @@ def assert_same(tree: Any, expected: dict[str, torch.Tensor]) -> None:
         assert torch.equal(found[name], tensor), name
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("memory", ["reloaded", "resident", "unsaved"])
+@pytest.mark.parametrize(("name", "memory"), diagonal("hopping", CASES, ["reloaded", "resident", "unsaved"]))
 def test_units_train_what_a_plain_loop_trains(
     name: str, memory: str, chain: Any, reference: Any, visits: list[tuple[int, int, bool]]
 ) -> None:

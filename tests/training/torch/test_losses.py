@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.sampling import diagonal
 from torch import nn
 from torch.nn import functional
 
@@ -249,8 +250,9 @@ MEANS_BY_ELEMENT = "ignore:reduction. 'mean' divides the total loss"
 
 
 @pytest.mark.filterwarnings(MEANS_BY_ELEMENT)
-@pytest.mark.parametrize("reduction", [None, "mean", "sum"])
-@pytest.mark.parametrize("case", [*CASES, *FUNCTIONS])
+@pytest.mark.parametrize(
+    ("case", "reduction"), diagonal("losses", [*CASES, *FUNCTIONS], [None, "mean", "sum"])
+)
 def test_the_validation_loss_is_the_loss_over_the_validation_set(case: str, reduction: str | None) -> None:
     """A sum is divided by the rows."""
     loss, form, kind = CASES[case] if case in CASES else (getattr(functional, case), *FUNCTIONS[case])
@@ -262,8 +264,9 @@ def test_the_validation_loss_is_the_loss_over_the_validation_set(case: str, redu
 
 
 @pytest.mark.filterwarnings(MEANS_BY_ELEMENT)
-@pytest.mark.parametrize("reduction", [None, "sum"])
-@pytest.mark.parametrize("case", [*CASES, *FUNCTIONS])
+@pytest.mark.parametrize(
+    ("case", "reduction"), diagonal("weighted losses", [*CASES, *FUNCTIONS], [None, "sum"])
+)
 def test_a_row_of_weight_two_counts_as_two_rows(case: str, reduction: str | None) -> None:
     loss, form, kind = CASES[case] if case in CASES else (getattr(functional, case), *FUNCTIONS[case])
     loss = with_reduction(loss, reduction)
@@ -279,8 +282,12 @@ def test_a_row_of_weight_two_counts_as_two_rows(case: str, reduction: str | None
 
 
 @pytest.mark.filterwarnings(MEANS_BY_ELEMENT)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("case", [case for case, (_, _, kind) in CASES.items() if kind == "classes"])
+@pytest.mark.parametrize(
+    ("case", "weighted"),
+    diagonal(
+        "class weights", [case for case, (_, _, kind) in CASES.items() if kind == "classes"], [False, True]
+    ),
+)
 def test_class_weights_do_not_count_in_validation(case: str, weighted: bool) -> None:
     loss, form, kind = CASES[case]
     how = {"sample_weight_column": "weight"} if weighted else {}
