@@ -59,6 +59,12 @@ MODULES = (
     "hopyard.tune",
     "hopyard.tune.tensorboard",
 )
+OF_RAY = ("pydantic", "pydantic.v1", "starlette.datastructures")
+"""What Ray's workers import; Ray itself reads their environment when it is imported."""
+MORE = {"keras": ("keras", "hopyard.keras", "hopyard.training.keras.replica")}
+"""Modules that other programs would notice."""
+WITH = "HOPYARD_TESTS_WITH"
+"""The variable that says which of them a process is forked with."""
 NOTICED = re.compile(r"\bresource\.|\b(sys\.modules|meta_path|find_spec|VmRSS|RssAnon|prctl|tracemalloc)\b")
 READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "GLIBC", "MALLOC", "ARROW_", "TORCH", "JAX", "XLA", "TF_")
 NO_MATTER = ("TORCHINDUCTOR_CACHE_DIR", "TF_CPP_MIN_LOG_LEVEL", "PYTHONPATH", "PYTHONBREAKPOINT")
@@ -118,10 +124,18 @@ class Forks:
         text = _program(arguments[1:], folder)
         if text is None or NOTICED.search(text):
             return False
+        if "keras" in _imported and not _on_tensorflow(environment):
+            return False
         return _read_at_start(environment) == self.environment
 
     def start(self, request: Request, descriptors: Sequence[int]) -> Process:
-        connection = _connected(self.address)
+        address, more = self.address, request.environment.get(WITH)
+        if more == "keras" and not _on_tensorflow(request.environment):
+            more = None
+        if more is not None and more not in _imported:
+            _ask(address, (more,))
+            address = _address_with(address, more)
+        connection = _connected(address)
         try:
             data = pickle.dumps(tuple(request))
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
@@ -144,13 +158,28 @@ def _connected(address: str) -> socket.socket:
     return connection
 
 
+def _on_tensorflow(environment: Mapping[str, str]) -> bool:
+    """Whether Keras is imported with the backend that it has in the process that forks with it."""
+    return environment.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
+
+
+def _address_with(address: str, more: str) -> str:
+    """Of the process that forks with more modules than the one at ``address``."""
+    return f"{address}-{more}"
+
+
+def _ask(address: str, asked: tuple[object, ...]) -> float:
+    """Ask for what is no process; the number that is the answer."""
+    with _connected(address) as connection:
+        data = pickle.dumps(asked)
+        connection.sendall(_SIZE.pack(len(data)) + data)
+        _, answer = _ANSWER.unpack(_exactly(connection, _ANSWER.size))
+    return float(answer)
+
+
 def _count(address: str, owner: int, more: float) -> float:
     """Add CPU seconds to those of an owner; how many there are then."""
-    with _connected(address) as connection:
-        data = pickle.dumps((owner, more))
-        connection.sendall(_SIZE.pack(len(data)) + data)
-        _, seconds = _ANSWER.unpack(_exactly(connection, _ANSWER.size))
-    return float(seconds)
+    return _ask(address, (owner, more))
 
 
 class Process:
@@ -267,12 +296,14 @@ COMMAND = f"{shlex.quote(sys.executable)} -I -S {shlex.quote(str(Path(__file__).
 
 _started: list[subprocess.Popen[bytes]] = []
 _forks: list[Forks] = []
+_imported: set[str] = set()  # of MORE, in this process
 
 
 def start() -> None:
     """Start the process that forks; it lives as long as this one."""
     with _listen() as listener:
         environment = {**os.environ, **dict.fromkeys(THREADS, "1"), **HASHING, FRESH: "1"}
+        environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         command = [sys.executable, __file__, str(listener.fileno())]
         _started.append(
             subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=[listener.fileno()])
@@ -281,10 +312,10 @@ def start() -> None:
     os.environ[ADDRESS] = f"{os.getsid(0)} {name}"
 
 
-def _listen() -> socket.socket:
-    """A socket without a file, at which whoever asks by now waits."""
+def _listen(address: str | None = None) -> socket.socket:
+    """A socket without a file, at which whoever asks by now waits; without an address, at a new one."""
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(f"\0hopyard-tests-{os.getpid()}-{secrets.token_hex(8)}")
+    listener.bind(address or f"\0hopyard-tests-{os.getpid()}-{secrets.token_hex(8)}")
     listener.listen(64)
     return listener
 
@@ -352,11 +383,18 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 # In the process that forks
 
 
+def _import_if_there(names: Sequence[str]) -> None:
+    for name in names:
+        with contextlib.suppress(ImportError):  # which programs will say
+            importlib.import_module(name)
+
+
 def main(descriptor: int) -> None:
     """Import what programs need, and fork what is asked for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in MODULES:
         importlib.import_module(name)
+    _import_if_there(OF_RAY)
     sys.path[0] = ""  # which was the folder of this file
     gc.collect()
     gc.freeze()
@@ -367,7 +405,7 @@ def _fork(listener: socket.socket, above: str | None = None) -> NoReturn:
     """Fork what is asked for, until standard input ends. In a forked process: run what it is to run.
 
     Args:
-        above: where to say in the end how many CPU seconds all that took.
+        above: where to say how many CPU seconds all that took.
     """
     address = listener.getsockname().decode()
     selector = selectors.PollSelector()
@@ -375,19 +413,24 @@ def _fork(listener: socket.socket, above: str | None = None) -> NoReturn:
     selector.register(0, selectors.EVENT_READ)
     running: dict[int, tuple[int, int, socket.socket]] = {}  # by the descriptor of each process
     seconds: dict[int, float] = {}  # by owner
+    others: set[str] = set()  # of MORE, with which other processes fork
+
+    def count(owner: int, used: float) -> None:
+        seconds[owner] = seconds.get(owner, 0.0) + used
+        if above is not None:
+            with contextlib.suppress(OSError, EOFError):  # all tests have ended
+                _count(above, owner, used)
+
     while True:
         for key, _ in selector.select():
             if key.fd == 0:
-                for owner, used in seconds.items() if above is not None else ():
-                    with contextlib.suppress(OSError, EOFError):  # all tests have ended
-                        _count(above, owner, used)
                 os._exit(0)
             if key.fd in running:
                 pid, owner, connection = running.pop(key.fd)
                 selector.unregister(key.fd)
                 os.close(key.fd)
                 _, status, usage = os.wait4(pid, 0)
-                seconds[owner] = seconds.get(owner, 0.0) + usage.ru_utime + usage.ru_stime
+                count(owner, usage.ru_utime + usage.ru_stime)
                 with contextlib.suppress(OSError), connection:
                     connection.sendall(_ANSWER.pack(status, 0))
                 continue
@@ -398,10 +441,20 @@ def _fork(listener: socket.socket, above: str | None = None) -> NoReturn:
                 connection.close()
                 continue
             if len(asked) == 2:
-                owner, more = asked
-                seconds[owner] = seconds.get(owner, 0.0) + more
+                owner, used = asked
+                count(owner, used)
                 with contextlib.suppress(OSError), connection:
                     connection.sendall(_ANSWER.pack(0, seconds[owner]))
+                continue
+            if len(asked) == 1:
+                (more,) = asked
+                if more not in others:
+                    others.add(more)
+                    own = [other.fileno() for other in (listener, connection)]
+                    own += [*running, *(other.fileno() for *_, other in running.values())]
+                    _fork_with(more, listener.getsockname().decode(), own)
+                with contextlib.suppress(OSError), connection:
+                    connection.sendall(_ANSWER.pack(0, 0))
                 continue
             request = Request(*asked)
             settled, settle = os.pipe()
@@ -427,6 +480,21 @@ def _fork(listener: socket.socket, above: str | None = None) -> NoReturn:
             selector.register(descriptor, selectors.EVENT_READ)
             with contextlib.suppress(OSError):
                 connection.sendall(_ANSWER.pack(pid, 0))
+
+
+def _fork_with(more: str, above: str, own: Sequence[int]) -> None:
+    """Start a process that imports more modules, and forks until standard input ends."""
+    listener = _listen(_address_with(above, more))
+    if os.fork() != 0:
+        listener.close()
+        return
+    for descriptor in own:
+        os.close(descriptor)
+    _import_if_there(MORE[more])
+    _imported.add(more)
+    gc.collect()
+    gc.freeze()
+    _fork(listener, above)
 
 
 def _receive(connection: socket.socket) -> tuple[Any, list[int]]:

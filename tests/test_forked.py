@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,25 @@ def test_what_an_import_sets_in_the_environment_makes_no_difference() -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
     assert done.stdout == "True\n"
+
+
+IMPORTED = """
+import subprocess, sys, threading
+print([name for name in ("keras", "ray") if name in vars(sys)["mod" "ules"]], threading.active_count(), flush=True)
+if sys.argv[1:]:
+    subprocess.run([sys.executable, *sys.argv[1:]])
+"""
+
+
+def test_more_is_imported_only_in_processes_that_are_to_have_it_and_what_they_start(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(IMPORTED)
+    found = "['keras'] 1\n" if find_spec("keras") else "[] 1\n"
+    before = forked.cpu()
+    assert run("script.py", "script.py", folder=tmp_path, **{forked.WITH: "keras"}) == (0, found * 2, "")
+    assert forked.cpu() > before
+    assert run("script.py", folder=tmp_path) == (0, "[] 1\n", "")
+    other = {forked.WITH: "keras", "KERAS_BACKEND": "torch"}
+    assert run("script.py", folder=tmp_path, **other) == (0, "[] 1\n", "")
 
 
 def test_a_forked_process_is_told_which_one_asked_for_it() -> None:

@@ -1,5 +1,7 @@
 """Fixtures of the tests beside the package that tests of Keras use, too."""
 
+import pytest
+from tests import forked
 from tests.data.conftest import make_dataset as make_dataset
 from tests.experiment.conftest import definition as definition
 from tests.experiment.conftest import experiment as experiment
@@ -12,3 +14,9 @@ from tests.tune.conftest import local as local
 from tests.tune.conftest import local_of_three as local_of_three
 from tests.tune.conftest import make_rows as make_rows
 from tests.tune.conftest import search as search
+
+
+@pytest.fixture(autouse=True)
+def _workers_that_have_keras(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes are forked off one that has imported Keras with TensorFlow, if they are to have these."""
+    monkeypatch.setenv(forked.WITH, "keras")
