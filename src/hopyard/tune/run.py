@@ -567,6 +567,17 @@ class Model:
             )
         return path
 
+    def adapter(self, path: str | Path) -> Path:
+        """Write the adapters of a model of PEFT's to a new folder: ``adapter_config.json`` and
+        ``adapter_model.safetensors``, which ``peft.PeftModel.from_pretrained(base, path)`` loads.
+
+        Raises:
+            UsageError: the model has no such adapters, or the path is taken.
+        """
+        from hopyard.training.transformers.adapters import export_adapter
+
+        return export_adapter(self.torch(), Path(path))
+
     def _two_rows(self, data: Any) -> Arrays:
         rows = next(
             feature_batches(data, self._features, 2, self._policies, preprocessing=self.preprocessing)

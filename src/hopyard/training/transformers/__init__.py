@@ -1,0 +1,1 @@
+"""Models of Hugging Face: steps that train them, and their adapters."""

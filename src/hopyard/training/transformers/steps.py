@@ -1,0 +1,218 @@
+"""Steps for models of transformers: ``fn(model, batch)``, which give loss, weight and metrics of a batch.
+
+A step calls the model with the columns of the batch but ``labels``, and computes the loss from its logits, as
+transformers does. The loss is a mean over labels, whose number is the ``"weight"``; where a label is -100, nothing is
+learned, and a batch of nothing else has the loss 0. Labels are left out by where they stand, never by what they are:
+the token of padding may be a label.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+
+from hopyard.data.reading.views import Batch
+from hopyard.errors import EstimatorError
+from hopyard.training.torch.forward import shape_of
+from hopyard.training.transformers.quantized import check_gradients
+from hopyard.wording import nearest
+
+IGNORED = -100
+"""The label of what is not learned."""
+
+
+def causal_lm(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) -> dict[str, Any]:
+    """Step of a language model: each token is told from those before it.
+
+    Args:
+        model: gives ``logits`` (n, length, vocabulary).
+        batch: ``labels`` (n, length), int64, mostly the ``input_ids``; not shifted. Other columns are arguments of the
+            model: ``attention_mask`` of padded rows, or ``position_ids`` of packed ones, which begin at 0 in each text.
+        label_smoothing: share of each label that is spread over the vocabulary.
+
+    Returns: ``loss``, ``accuracy`` (share of target tokens with the largest logit) and ``weight`` (their number).
+
+    Raises:
+        EstimatorError: a column is missing, is no argument of the model, or has a shape that does not fit.
+    """
+    labels = column(batch, "labels", "causal_lm")
+    logits = logits_of(model, without(batch, "labels"))
+    result = _mean(*shifted(logits, labels), label_smoothing)
+    check_gradients(model, result["loss"])
+    return result
+
+
+def token_classification(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) -> dict[str, Any]:
+    """Step of a model that tells the class of each token.
+
+    Args:
+        model: gives ``logits`` (n, length, classes).
+        batch: ``labels`` (n, length), int64. Other columns are arguments of the model.
+        label_smoothing: share of each label that is spread over the classes.
+
+    Returns: ``loss``, ``accuracy`` and ``weight`` (number of labelled tokens).
+
+    Raises:
+        EstimatorError: a column is missing, is no argument of the model, or has a shape that does not fit.
+    """
+    labels = column(batch, "labels", "token_classification")
+    logits = logits_of(model, without(batch, "labels"))
+    if labels.numel() * logits.shape[-1] != logits.numel():
+        raise misfit("token_classification", logits, labels, "one label for each token")
+    result = _mean(logits, labels, label_smoothing)
+    check_gradients(model, result["loss"])
+    return result
+
+
+def sequence_classification(
+    model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0
+) -> dict[str, Any]:
+    """Step of a model that tells the class, the classes or the value of a whole text.
+
+    Which of them, ``problem_type`` of the model's configuration says; without it, one logit is a value, and labels
+    say the rest: integers are classes, floating numbers are shares of each class.
+
+    Args:
+        model: gives ``logits`` (n, classes).
+        batch: ``labels``: classes (n,), int64; or (n, classes), float32, from 0 to 1; or values (n,). Other columns are
+            arguments of the model.
+        label_smoothing: share of each label that is spread over the classes, of which each row has one.
+
+    Returns: ``loss``, ``weight`` (number of labelled rows), and, where each row has one class, ``accuracy``.
+
+    Raises:
+        EstimatorError: a column is missing, is no argument of the model, or has a shape that does not fit.
+    """
+    labels = column(batch, "labels", "sequence_classification")
+    logits = logits_of(model, without(batch, "labels"))
+    result = _of_rows(logits, labels, _problem(model, logits, labels), label_smoothing)
+    check_gradients(model, result["loss"])
+    return result
+
+
+def _problem(model: nn.Module, logits: torch.Tensor, labels: torch.Tensor) -> str:
+    """What is told of each row, in the words of transformers."""
+    given: str | None = getattr(getattr(model, "config", None), "problem_type", None)
+    if given is not None:
+        return given
+    if logits.shape[-1] == 1:
+        return "regression"
+    return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+
+
+def _of_rows(
+    logits: torch.Tensor, labels: torch.Tensor, problem: str, label_smoothing: float
+) -> dict[str, Any]:
+    name = "sequence_classification"
+    if problem == "single_label_classification":
+        if labels.is_floating_point() or labels.numel() != len(logits):
+            raise misfit(name, logits, labels, "the number of a class, int64 (n,), for each row")
+        return _mean(logits, labels, label_smoothing)
+    if labels.numel() != logits.numel():
+        rule = "a value for each row" if problem == "regression" else "a share, float32, for each class"
+        raise misfit(name, logits, labels, rule)
+    logits, labels = logits.float(), labels.reshape(logits.shape).float()
+    compare = mse_loss if problem == "regression" else binary_cross_entropy_with_logits
+    return {"loss": compare(logits, labels), "weight": len(logits)}
+
+
+def _mean(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float) -> dict[str, Any]:
+    """Cross-entropy and accuracy, as means over the labels that are not ignored."""
+    logits, labels = logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1)
+    weight = labels.ne(IGNORED).sum()
+    count = weight.clamp(min=1)
+    total = cross_entropy(
+        logits, labels, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing
+    )
+    hits = logits.detach().argmax(dim=1).eq(labels).sum()
+    return {"loss": total / count, "accuracy": hits / count, "weight": weight}
+
+
+def shifted(
+    logits: torch.Tensor, labels: torch.Tensor, step: str = "causal_lm"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and labels, each label beside the logits of the token before it: (n, length, vocabulary), (n, length).
+
+    A model may have put tokens of its own before the text, as prompt tuning does.
+    """
+    labels = labels.reshape(len(logits), -1)
+    if logits.ndim != 3 or logits.shape[1] < labels.shape[1]:
+        raise misfit(step, logits, labels, "one label for each token")
+    logits = logits[:, logits.shape[1] - labels.shape[1] :]
+    return logits, nn.functional.pad(labels, (0, 1), value=IGNORED)[:, 1:]
+
+
+def logits_of(model: nn.Module, arguments: Mapping[str, Any]) -> torch.Tensor:
+    """The logits of the model, called with ``arguments``, by the names of its parameters.
+
+    Raises:
+        EstimatorError: the model has no such parameter, or gives no logits.
+    """
+    known, keywords = _parameters(model), dict(arguments)
+    for name in keywords:
+        if name not in known:
+            raise EstimatorError(
+                f"The batch has the column {name!r}, which is no argument of {_name(model)}{nearest(name, known, '.')} "
+                f"Name the columns that it takes in feature_columns, and `labels` in label_columns. Its arguments are "
+                f"{', '.join(known)}."
+            )
+    if "use_cache" in known:
+        # Nothing is generated. With a cache, transformers would not see that rows are packed.
+        keywords.setdefault("use_cache", False)
+    outputs = model(**keywords)
+    logits = getattr(outputs, "logits", None)
+    if not isinstance(logits, torch.Tensor):
+        raise EstimatorError(
+            f"{_name(model)} gave {type(outputs).__name__} without logits, from which the step computes the loss. Load "
+            "the model with its head, as AutoModelForCausalLM, AutoModelForSequenceClassification or "
+            "AutoModelForTokenClassification does."
+        )
+    return logits
+
+
+def _parameters(model: nn.Module) -> Sequence[str]:
+    """Names of the arguments of the model within wrappers: PEFT's takes anything."""
+    named = inspect.signature(_inner(model).forward).parameters.values()
+    return [each.name for each in named if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+
+
+def _inner(model: nn.Module) -> Any:
+    """The model within wrappers of PEFT and of ``torch.compile``."""
+    model = getattr(model, "_orig_mod", model)
+    inner = getattr(model, "get_base_model", None)
+    return model if inner is None else inner()
+
+
+def _name(model: nn.Module) -> str:
+    return type(_inner(model)).__name__
+
+
+def column(batch: Batch, name: str, step: str) -> torch.Tensor:
+    """A column of the batch.
+
+    Raises:
+        EstimatorError: there is none of that name.
+    """
+    if name not in batch:
+        raise EstimatorError(
+            f"{step} needs the column {name!r}, but the batch has {', '.join(batch)}{nearest(name, batch, '.')} "
+            "Name it in label_columns or feature_columns."
+        )
+    value: torch.Tensor = batch[name]
+    return value
+
+
+def without(batch: Batch, name: str) -> dict[str, Any]:
+    return {key: value for key, value in batch.items() if key != name}
+
+
+def misfit(step: str, logits: torch.Tensor, labels: torch.Tensor, rule: str) -> EstimatorError:
+    return EstimatorError(
+        f"{step}: labels {shape_of(labels)} do not fit logits {shape_of(logits)}; there must be {rule}. Change the "
+        "labels, or the model's head (num_labels=, problem_type=)."
+    )
