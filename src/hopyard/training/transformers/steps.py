@@ -155,7 +155,7 @@ def logits_of(model: nn.Module, arguments: Mapping[str, Any]) -> torch.Tensor:
     """
     known, keywords = _parameters(model), dict(arguments)
     for name in keywords:
-        if name not in known:
+        if known and name not in known:
             raise EstimatorError(
                 f"The batch has the column {name!r}, which is no argument of {_name(model)}{nearest(name, known, '.')} "
                 f"Name the columns that it takes in feature_columns, and `labels` in label_columns. Its arguments are "
@@ -176,7 +176,7 @@ def logits_of(model: nn.Module, arguments: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _parameters(model: nn.Module) -> Sequence[str]:
-    """Names of the arguments of the model within wrappers: PEFT's takes anything."""
+    """Names of the arguments of the model within wrappers, as PEFT's takes anything; none of a model that does so."""
     named = inspect.signature(_inner(model).forward).parameters.values()
     return [each.name for each in named if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
 
