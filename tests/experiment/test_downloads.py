@@ -84,7 +84,7 @@ sys.stdin.readline()
 
 
 def test_many_processes_download_an_object_by_one_transfer(store: Store, wire: Wire) -> None:
-    whole = np.random.default_rng(1).bytes(by_level(20_000_000, 200_000_000, 200_000_000))
+    whole = np.random.default_rng(1).bytes(by_level(10_000_000, 40_000_000, 200_000_000))
     store.put("data.bin", whole)
     before = wire.received
     with contextlib.ExitStack() as stack:  # two ranks of four trials
@@ -467,7 +467,7 @@ for turn in range(int(sys.argv[2])):
 print("done", flush=True)
 """
     with contextlib.ExitStack() as stack:
-        turns = by_level(4, 30, 100)
+        turns = by_level(4, 12, 100)
         racers = [stack.enter_context(running(code, store.url, turns, me)) for me in range(4)]
         for racer in racers:
             assert racer.stdout is not None

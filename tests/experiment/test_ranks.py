@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.sampling import diagonal
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.nn.functional import cross_entropy, dropout
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -491,11 +492,13 @@ def failing(folder: Path, size: int, how: str, *numbers: int) -> Replica:
         return estimator.replica(CONTEXT)
 
 
-@pytest.mark.parametrize(("size", "rank"), [(2, 1), (3, 1), (3, 2)])
-@pytest.mark.parametrize("how", ["raises", "runtime"])
+@pytest.mark.parametrize(
+    ("place", "how"), diagonal("errors on ranks", [(2, 1), (3, 1), (3, 2)], ["raises", "runtime"])
+)
 def test_an_error_on_a_rank_is_raised_with_its_traceback_and_ends_the_others(
-    tmp_path: Path, size: int, rank: int, how: str
+    tmp_path: Path, place: tuple[int, int], how: str
 ) -> None:
+    size, rank = place
     replica = failing(tmp_path, size, how, rank)
     pids = ranks_of(size).call(list, os.getpid)[1]
     with pytest.raises((ValueError, RuntimeError), match=r"^the second batch is odd") as caught:
@@ -509,19 +512,19 @@ def test_an_error_on_a_rank_is_raised_with_its_traceback_and_ends_the_others(
     trained(built(Trial, tmp_path, size), 0, 1)  # others are started
 
 
-@pytest.mark.parametrize(("size", "rank"), [(2, 1), (3, 1), (3, 2)])
-@pytest.mark.parametrize(
-    ("how", "text"),
-    [("killed", r"was killed by SIGKILL \(.*\)"), ("exit", r"ended by itself with exit code 3 \(.*\)")],
-)
+DEATHS = {"killed": r"was killed by SIGKILL \(.*\)", "exit": r"ended by itself with exit code 3 \(.*\)"}
+
+
+@pytest.mark.parametrize(("place", "how"), diagonal("dead ranks", [(2, 1), (3, 1), (3, 2)], DEATHS))
 def test_a_rank_that_dies_is_named_and_ends_the_others(
-    tmp_path: Path, size: int, rank: int, how: str, text: str
+    tmp_path: Path, place: tuple[int, int], how: str
 ) -> None:
+    size, rank = place
     replica = failing(tmp_path, size, how, rank)
     pids = ranks_of(size).call(list, os.getpid)[1]
     with pytest.raises(
         WorkerLostError,
-        match=rf"^Rank {rank} \(pid {pids[rank - 1]}\) {text} while it ran the task 'train'\.",
+        match=rf"^Rank {rank} \(pid {pids[rank - 1]}\) {DEATHS[how]} while it ran the task 'train'\.",
     ):
         trained(replica, 0, 1)
     for pid in pids:
@@ -529,8 +532,9 @@ def test_a_rank_that_dies_is_named_and_ends_the_others(
     trained(built(Trial, tmp_path, size), 0, 1)
 
 
-@pytest.mark.parametrize("numbers", [(0,), (0, 1), (0, 1, 2)])
-@pytest.mark.parametrize("how", ["raises", "runtime"])
+@pytest.mark.parametrize(
+    ("numbers", "how"), diagonal("errors on rank 0", [(0,), (0, 1), (0, 1, 2)], ["raises", "runtime"])
+)
 def test_an_error_on_rank_0_is_raised_as_it_is(tmp_path: Path, numbers: tuple[int, ...], how: str) -> None:
     replica = failing(tmp_path, 3, how, *numbers)
     pids = ranks_of(3).call(list, os.getpid)[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 import types
@@ -12,6 +11,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from tests.sampling import moments
 
 from hopyard.backend import Backend, InlineBackend
 from hopyard.errors import Evidence, StateLostError
@@ -232,8 +232,9 @@ def result_of() -> Callable[[RunState], list[tuple[Any, ...]]]:
 
 
 def killed_after_each_record(game: Any, **arguments: Any) -> Iterator[tuple[int, Any]]:
-    """Runs whose driver ended after the first record, the second, and so on, up to the last."""
-    for stop in itertools.count(1):
+    """Runs whose driver ended after the first record, the second, and so on, up to the last; below the level
+    ``exhaustive`` after one of so many."""
+    for stop in (1 + moment for moment in moments("records", 5, 3)):
         run = game(MemoryStore(), InlineBackend(), **arguments)
         seen = 0
 

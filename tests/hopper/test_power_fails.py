@@ -58,7 +58,7 @@ def test_whenever_power_fails_the_run_goes_on_to_the_same_outcome(
             assert result_of(again.play()) == expected
             assert broken_rules(again.records()) == []
 
-        Cuts(f"run {every} {unsynced}", record, 100, 8, 75).check(root, look)
+        Cuts(f"run {every} {unsynced}", record, 100, 6, 30).check(root, look)
 
 
 def test_a_state_that_the_disk_does_not_take_in_ends_the_run_before_its_record(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sampling import diagonal
 
 from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.hopper import control
@@ -41,8 +42,9 @@ def files_of(state: RunState, numbers: Any) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("every", ["unit", "epoch", 1e-9, 3600.0])
-@pytest.mark.parametrize("backend", ["inline", "local"])
+@pytest.mark.parametrize(
+    ("every", "backend"), diagonal("retention", ["unit", "epoch", 1e-9, 3600.0], ["inline", "local"])
+)
 def test_every_way_to_save_states_gives_the_same_outcome_and_keeps_the_same_files(
     every: Any, backend: str, game: Any, result_of: Any, local: Any, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from hopyard.hopper.orders import rotating_order
 from hopyard.hopper.scheduler import Layout, Position, Scheduler, Start, Unit
 from hopyard.hopper.state import TrialProgress
 
-SEQUENCES = by_level(200, 2000, 20_000)
+SEQUENCES = by_level(200, 800, 20_000)
 """How many random sequences of events are played; 100,000 take a quarter of an hour."""
 
 
