@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.long.stockroom.crashes import dying
 from tests.long.stockroom.model import content
+from tests.sampling import SEED, by_level
 
 from hopyard import StockRoom
 from hopyard.errors import (
@@ -221,7 +222,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("what", ["packfiles/data-*", "packfiles/meta-*", "files/*", "index.sqlite"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(SEED, SEED + by_level(1, 1, 3)))
 def test_a_flipped_bit_never_gives_wrong_content_and_saving_again_heals_it(
     saved: Path, tmp_path: Path, what: str, seed: int
 ) -> None:

@@ -7,6 +7,7 @@ by the pages that are free. That also shows SQLite on a full disk, but may pass 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.long.stockroom.test_damage import content
-from tests.sampling import LEVEL
+from tests.sampling import LEVEL, moments
 
 from hopyard import StockRoom
 from hopyard.errors import StorageFullError
@@ -194,8 +195,8 @@ def test_a_call_whose_writes_find_no_room_has_happened_or_not(
 def walk(name: str, source: Path, disk: Path, full: Callable[[int], AbstractContextManager[None]]) -> None:
     """Make the call with more and more room, until it has enough; and each time again, by the same handle."""
     (prepare, call), stock = CALLS[name], disk / "stock"
-    room, is_done, is_begun, ends = 0, False, False, []
-    while not is_done:
+    is_done, is_begun, ends = False, False, []
+    for room in itertools.chain([0], (1 + at for at in moments(f"full disk {name}", quick=4, ci=3))):
         copied(source, disk)
         with StockRoom(stock, enable_write=True) as writer:
             prepare(writer)
@@ -220,7 +221,8 @@ def walk(name: str, source: Path, disk: Path, full: Callable[[int], AbstractCont
         assert StockRoom.verify_in(stock, remote=disk / "remote").ok
         assert not list(stock.glob("head.stock.tmp-*"))
         assert not (stock / ".hopyard/stage/main.moving").exists()
-        room += 1
+        if is_done:
+            break
     assert len(ends) > 1, "it was never full"
     if name == "commit before what another staged":
         # Made again it is a call of a handle that looks anew, and may have what the other staged, too.
