@@ -108,10 +108,9 @@ class SplitDocuments:
                     "texts of it; bytes are made texts by decoding."
                 )
             if each.missing:
-                rows = Nulls(each.missing, each.first if source.numbered else ())
-                first = f", the first in {source.where(each.first[0])}" if rows.first else ""
+                first = f", the first is {source.where(each.first[0])}" if each.first else ""
                 raise DataError(
-                    f"Column {name!r} is null in {rows}{first}. Leave such rows out, for example with "
+                    f"Column {name!r} is null in {Nulls(each.missing)}{first}. Leave such rows out, for example with "
                     f".dropna(subset=[{name!r}]) in pandas."
                 )
 

@@ -98,7 +98,7 @@ class Tokenizer:
     def _lacks(self, name: str, what: str, advice: str) -> UsageError:
         here = f"Set tokenizer.{name}_token, or give" if self._hugging else "Give"
         return UsageError(
-            f"The tokenizer ({_name(self._given)}) has no {what}. {here} {name}_token_id={advice}."
+            f"The tokenizer ({_name(self._given)}) has no {what}. {here} {name}_token_id=...{advice}."
         )
 
     def check_chats(self) -> None:
@@ -168,7 +168,7 @@ def _is_of(library: str, tokenizer: Any) -> bool:
 
 
 def _name(function: Any) -> str:
-    return str(getattr(function, "__qualname__", type(function).__name__))
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _ids(row: Any) -> npt.NDArray[np.int32]:
