@@ -26,7 +26,9 @@ def test_every_argument_is_a_setting_and_is_committed_unless_the_table_says_othe
     made = search(MemoryStore(), num_models=1, num_epochs=1)
     settings, arguments = made.fit(make_rows()).run.settings, committed(made)
     for each in dataclasses.fields(Arguments):
-        if each.metadata.get("setting", each) is not None:
+        if "where_given" in each.metadata:
+            assert each.name not in settings
+        elif each.metadata.get("setting", each) is not None:
             assert settings[each.name] == made.arguments.settings[each.name]
         assert (each.name in arguments) == each.metadata.get("committed", True)
 
@@ -46,7 +48,14 @@ def test_an_argument_that_the_table_gets_is_a_setting_and_is_committed(search: A
 
 def test_a_search_that_is_made_again_of_what_is_committed_has_the_same_settings(search: Any) -> None:
     made = search(
-        MemoryStore(), num_models=2, num_epochs=3, seed=4, patience=5, reproducible=False, ragged="keep"
+        MemoryStore(),
+        num_models=2,
+        num_epochs=3,
+        seed=4,
+        patience=5,
+        reproducible=False,
+        ragged="keep",
+        replicates=2,
     )
     given = made.arguments
     again = getattr(tune, type(made).__name__)(
@@ -55,3 +64,4 @@ def test_a_search_that_is_made_again_of_what_is_committed_has_the_same_settings(
     assert again.arguments.settings == given.settings
     assert again.arguments.committed.keys() == given.committed.keys()
     assert not again.arguments.reproducible
+    assert again.arguments.settings["replicates"] == 2

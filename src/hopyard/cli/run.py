@@ -25,13 +25,14 @@ from hopyard.tune.asking import extension_waits
 from hopyard.tune.describing import (
     describe_epochs,
     describe_length,
+    describe_mean,
     describe_number,
     describe_params,
     describe_state,
     is_function,
 )
 from hopyard.tune.listing import RunSummary, find_run, summary
-from hopyard.tune.rows import epochs_of
+from hopyard.tune.rows import epochs_of, replicate_row
 from hopyard.wording import counted
 
 _MOST = 20
@@ -175,9 +176,11 @@ def _elsewhere(path: str) -> str:
 
 def leaderboard(run: Run, most: int = _MOST) -> Table:
     """The run's trials as a table for the terminal, best first. States are shown unless all are completed, and which
-    trials are copies if any is."""
+    trials are copies if any is; with replicates each trial's point, and the mean by which points are ranked."""
     trials = run.state.ranked()
     columns = {
+        "point": run.state.replicates > 1,
+        "mean": run.state.replicates > 1,
         "state": any(trial.status != "completed" for trial in trials),
         "copy of": any(trial.source is not None for trial in trials),
     }
@@ -188,7 +191,10 @@ def leaderboard(run: Run, most: int = _MOST) -> Table:
         table.add_column(title, no_wrap=True)
     table.add_column("hyperparameters")
     for trial in trials[:most]:
+        replicate = replicate_row(run.state, trial)
         more = {
+            "point": str(replicate.get("point")),
+            "mean": describe_mean(replicate.get("mean"), replicate.get("spread")),
             "state": describe_state(run.state, trial),
             "copy of": "" if trial.source is None else str(trial.source),
         }

@@ -13,7 +13,7 @@ from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.tune import Run
 from hopyard.tune.describing import describe_state, is_endless
 from hopyard.tune.listing import RunSummary
-from hopyard.tune.rows import epochs_of
+from hopyard.tune.rows import epochs_of, replicate_row
 
 UNREADABLE = "unreadable"
 
@@ -62,6 +62,7 @@ def _trial(state: RunState, trial: TrialState) -> dict[str, Any]:
         "epochs": epochs_of(state, trial),
         "unit_seconds": trial.seconds,
         "copy_of": trial.source,
+        **replicate_row(state, trial),
         "params": trial.params,
         "metrics": best.metrics if best else {},
         "error": _error(trial.error),

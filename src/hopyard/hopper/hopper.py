@@ -53,7 +53,7 @@ Observer: TypeAlias = Callable[[RunState, JournalRecord], None]
 """Called on the driver with every record, in order, when the state is as that record left it."""
 
 ALIKE = 3
-"""That many trials failing alike before any unit is done stop a run."""
+"""That many points of the space, all of whose trials fail alike before any unit is done, stop a run."""
 
 FOR_GOOD = ("ConfigError", "CorruptError", "DivergedError", "EstimatorError", "MetricError", "UsageError")
 """Kinds of errors that a restart cannot mend."""
@@ -521,7 +521,7 @@ class Hopper:
 
     def _raise_if_all_fail_alike(self) -> None:
         failed, trials = self._failures, self._state.trials
-        if self._state.units or len(failed) < min(ALIKE, len(trials)):
+        if self._state.units or len(failed) < min(ALIKE * self._state.replicates, len(trials)):
             return
         if len({(evidence.kind, evidence.message) for _, evidence in failed}) == 1:
             before = self._before_failures

@@ -10,7 +10,8 @@ on the policy:
 ``"all"``        every ended trial: best weights and last full state
 ===============  ============================================================================
 
-The best weights of the run are kept under every policy.
+The best weights of the run are kept under every policy; with replicates also those of a point as long as one of its
+trials runs, and of the best point whose trials have all ended: a replicate that fails may make them the run's best.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Retention:
         """(record, trial) of the same, in order."""
         ended = (trial for trial in state.trials.values() if not trial.running and trial.best is not None)
         self._best_ended = sorted((state.rank(trial), trial.number) for trial in ended)[:keep_n]
-        self._best = state.best
+        self._candidates = state.candidates
         self._borrowers: dict[int, set[int]] = {}
         """For each trial the trials that still live on its state."""
         for trial in state.trials.values():
@@ -89,10 +90,13 @@ class Retention:
         for _, number in ended[self._keep_n :]:
             self._look_again(self._state.trials[number], record)
         del ended[self._keep_n :]
-        if self._state.best != self._best:
-            if self._best is not None:
-                self._look_again(self._state.trials[self._best], record)
-            self._best = self._state.best
+        candidates, self._candidates = self._candidates, self._state.candidates
+        for number in candidates - self._candidates:
+            self._look_again(self._state.trials[number], record)
+        if not trial.running:
+            for sibling in self._state.replicates_of(trial.number // self._state.replicates):
+                if sibling is not trial and not sibling.running:
+                    self._look_again(sibling, record)
 
     def delete(self, durable: int, under_way: Callable[[int], bool]) -> None:
         """Delete the files that may go by now.
@@ -150,7 +154,12 @@ class Retention:
             return [*trial.live_states(), *trial.progress.metric_states()]
         if self._is_kept(trial):
             return trial.live_states()
-        return [trial.best.state] if trial.best is not None and self._state.best == trial.number else []
+        may_be_best = trial.number in self._state.candidates or self._has_running_replicates(trial)
+        return [trial.best.state] if trial.best is not None and may_be_best else []
+
+    def _has_running_replicates(self, trial: TrialState) -> bool:
+        """Whether trials of the same point run, which may leave it the best one."""
+        return any(each.running for each in self._state.replicates_of(trial.number // self._state.replicates))
 
     def _is_kept(self, trial: TrialState) -> bool:
         if self._keep == "best":

@@ -42,6 +42,7 @@ from typing import Any, TypeAlias
 from hopyard.errors import CorruptError, Evidence, FormatError
 from hopyard.hopper.scheduler import Layout, Position
 from hopyard.objects import StateRef
+from hopyard.search.replicates import mean_of
 from hopyard.wording import counted
 
 JournalRecord: TypeAlias = dict[str, Any]
@@ -154,6 +155,11 @@ class TrialState:
         return self.running and self.progress.trained == self.progress.validated == self.target
 
     @property
+    def is_validated(self) -> bool:
+        """Whether it was validated once, be it that the evaluation metric was no number."""
+        return self.progress.validated > self.began
+
+    @property
     def losses(self) -> int:
         """Workers lost so far in the unit that comes next."""
         visit, count = self.lost_at
@@ -195,6 +201,29 @@ class EvaluationMetric:
         )
 
 
+@dataclass(frozen=True)
+class Standing:
+    """How a point of the search space stands among the others, by its replicates; in a run without ``replicates=``
+    every trial is a point.
+
+    Attributes:
+        point: its number.
+        counted: its trials that count and have a result, best first. Failed ones do not count, unless all have failed,
+            nor do those that a user stopped before they had any.
+        complete: whether all that count have a result.
+        mean: of their best values of the evaluation metric; NaN without any.
+        spread: the standard deviation of these (divided by their number less one); NaN of fewer than two.
+        rank: sorts points best first; complete ones come before others, those without a result last.
+    """
+
+    point: int
+    counted: tuple[int, ...]
+    complete: bool
+    mean: float
+    spread: float
+    rank: tuple[int, float, int]
+
+
 class RunState:
     """The state of one run. ``settings`` is empty until the ``run`` record was applied."""
 
@@ -216,7 +245,12 @@ class RunState:
         self.clock: float = 0.0
         self.finished: str | None = None
         self.best: int | None = None
-        """Number of the trial with the best epoch so far; the lowest among equals."""
+        """Number of the trial with the best epoch so far; the lowest among equals. With replicates, of the best one of
+        the best point."""
+        self._best_rank: tuple[int, float, int] = (0, 0.0, 0)
+        """Rank of its point."""
+        self._best_ended: tuple[tuple[int, float, int], int] | None = None
+        """Rank of the best point whose trials have all ended, and number of its best one."""
 
     @property
     def layout(self) -> Layout:
@@ -263,8 +297,44 @@ class RunState:
             self.trials[number].progress = self.trials[number].durable
         return changed
 
+    @property
+    def replicates(self) -> int:
+        """Trials of each point of the search space."""
+        return int(self.header.get("settings", {}).get("replicates", 1))
+
+    def replicates_of(self, point: int) -> list[TrialState]:
+        """The trials of a point, in order of number."""
+        first = point * self.replicates
+        numbers = range(first, first + self.replicates)
+        return [self.trials[number] for number in numbers if number in self.trials]
+
+    def standing(self, point: int) -> Standing:
+        """How a point stands."""
+        trials = self.replicates_of(point)
+        counting = [
+            trial for trial in trials if trial.running or (trial.status != "failed" and trial.is_validated)
+        ]
+        counting = counting or [trial for trial in trials if trial.best is not None]
+        counted = sorted((trial for trial in counting if trial.best is not None), key=self.rank)
+        if not counted:
+            return Standing(point, (), False, math.nan, math.nan, (2, 0.0, point))
+        values = [self.metric.smaller_is_better(trial.best.value) for trial in counted if trial.best]
+        mean, complete = mean_of(values), len(counted) == len(counting)
+        squares = sum((value - mean) * (value - mean) for value in values)
+        spread = math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else math.nan
+        numbers = tuple(trial.number for trial in counted)
+        rank = (0 if complete else 1, mean, point)
+        return Standing(point, numbers, complete, self.metric.smaller_is_better(mean), spread, rank)
+
+    @property
+    def candidates(self) -> set[int]:
+        """Trials that may be the run's best: the one that is, and the best of the points whose trials have all ended,
+        should replicates of the best point fail."""
+        ended = None if self._best_ended is None or self.replicates == 1 else self._best_ended[1]
+        return {number for number in (self.best, ended) if number is not None}
+
     def rank(self, trial: TrialState) -> tuple[bool, float, int]:
-        """A key that sorts trials best first; those without a result last, in order of number."""
+        """A key that sorts trials by themselves, best first; those without a result last, in order of number."""
         if trial.best is None:
             return (True, 0.0, trial.number)
         return (False, self.metric.smaller_is_better(trial.best.value), trial.number)
@@ -275,8 +345,34 @@ class RunState:
         return {"trials": len(self.trials), "best": best.value if best else None}
 
     def ranked(self) -> list[TrialState]:
-        """All trials, best first."""
-        return sorted(self.trials.values(), key=self.rank)
+        """All trials, best first; with replicates by point, of each first those that count in its mean."""
+        if self.replicates == 1:
+            return sorted(self.trials.values(), key=self.rank)
+        points = {number // self.replicates for number in self.trials}
+        found = []
+        for standing in sorted(map(self.standing, points), key=lambda standing: standing.rank):
+            trials = self.replicates_of(standing.point)
+            others = [trial for trial in trials if trial.number not in standing.counted]
+            found += [*(self.trials[number] for number in standing.counted), *sorted(others, key=self.rank)]
+        return found
+
+    def _note_standing(self, number: int) -> None:
+        """Find the best trials anew, after something has happened to one."""
+        standing, was = self.standing(number // self.replicates), self.best
+        if not standing.counted:
+            return
+        if not any(trial.running for trial in self.replicates_of(standing.point)):
+            ended, before = (standing.rank, standing.counted[0]), self._best_ended
+            is_same = before is not None and before[0][-1] == standing.point
+            self._best_ended = ended if before is None or is_same else min(before, ended)
+        was_best = was is not None and was // self.replicates == standing.point
+        if (
+            was_best and standing.rank > self._best_rank
+        ):  # without a replicate that failed, or with a worse first value
+            points = {trial // self.replicates for trial in self.trials}
+            standing = min(map(self.standing, points), key=lambda standing: standing.rank)
+        if was is None or was_best or standing.rank < self._best_rank:
+            self.best, self._best_rank = standing.counted[0], standing.rank
 
     # Records --------------------------------------------------------------------------------
 
@@ -355,6 +451,7 @@ class RunState:
             self._remember(trial, trial.rung[1])
         if record.get("error"):
             trial.error = Evidence.from_json(record["error"])
+        self._note_standing(trial.number)
         self._tick(record.get("z", 0.0))
 
     def _tick(self, now: float) -> None:
@@ -432,8 +529,7 @@ class RunState:
             epochs = (progress.trained - trial.began) / self.layout.train
             epochs = int(epochs) if epochs.is_integer() else epochs
             trial.best = Best(epochs, value, state.part("model"), measured)
-            if self.best is None or self.rank(trial) < self.rank(self.trials[self.best]):
-                self.best = trial.number
+        self._note_standing(trial.number)
 
     def _remember(self, trial: TrialState, measured: dict[str, float]) -> None:
         trial.rung = None

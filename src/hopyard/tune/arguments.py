@@ -61,7 +61,8 @@ class Arguments:
     """The arguments of a search, checked, and the defaults of those that may be left out; see ``Search``.
 
     An argument is a setting of the run, and is committed with the search to make it again, unless its metadata say
-    otherwise: ``setting`` makes a JSON value of it (None: it is no setting), ``committed`` is False.
+    otherwise: ``setting`` makes a JSON value of it (None: it is no setting), ``where_given`` leaves a default out, so
+    that runs of versions that did not know the argument keep their ids, ``committed`` is False.
     """
 
     backend: Backend = field(metadata=_OF_THIS_CALL)
@@ -93,6 +94,7 @@ class Arguments:
     median_stopping: int | None = None
     pruner: Any = None
     max_concurrent_trials: int | None = None
+    replicates: int = field(default=1, metadata={"where_given": True})
     initial_params: tuple[Mapping[str, Any], ...] = field(
         default=(), metadata={"setting": lambda points: [dict(point) for point in points]}
     )
@@ -112,7 +114,11 @@ class Arguments:
     @property
     def settings(self) -> dict[str, Any]:
         """What decides the result, as JSON, but for the estimator function: whoever has its identity adds that."""
-        described = [(each.name, each.metadata.get("setting", _plain)) for each in dataclasses.fields(self)]
+        described = [
+            (each.name, each.metadata.get("setting", _plain))
+            for each in dataclasses.fields(self)
+            if not ("where_given" in each.metadata and getattr(self, each.name) == each.default)
+        ]
         return {name: describe(getattr(self, name)) for name, describe in described if describe is not None}
 
     @property
@@ -132,6 +138,12 @@ class Arguments:
             free_orders=not self.reproducible,
             control_seconds=0.5 if self.store.path("runs") else 5.0,
         )
+
+    @property
+    def max_concurrent_points(self) -> int | None:
+        """Points of the space whose trials may be under way at once: all replicates of a point are."""
+        most = self.max_concurrent_trials
+        return None if most is None else most // self.replicates
 
     @property
     def steps(self) -> Steps:
@@ -170,6 +182,7 @@ def check_arguments(fields: dict[str, Any]) -> Arguments:
         if fields[name] is not None or name == "num_epochs":
             rule = "an integer of at least 1" + ("" if name == "num_epochs" else ", or None")
             fields[name] = integer(name, fields[name], 1, rule=rule)
+    _check_replicates(fields)
     seed = fields["seed"]
     if seed is None:
         fields["seed"], fields["fresh"] = secrets.randbits(31), True
@@ -361,6 +374,22 @@ def _callbacks(value: Any) -> tuple[Callback, ...]:
                 f"callbacks={value!r}, but it must be a list of objects whose classes extend hopyard.tune.Callback."
             )
     return entries
+
+
+def _check_replicates(fields: dict[str, Any]) -> None:
+    replicates = fields["replicates"] = integer(
+        "replicates",
+        fields["replicates"],
+        1,
+        advice="Write replicates=3 to train each point with three seeds; num_models counts points.",
+    )
+    most = fields["max_concurrent_trials"]
+    if most is not None and most < replicates:
+        raise UsageError(
+            f"max_concurrent_trials is {most} and replicates is {replicates}, but all replicates of a point are under "
+            "way at once, since it is judged by their mean. Write max_concurrent_trials="
+            f"{replicates} or a multiple of it."
+        )
 
 
 def _checked_options(fields: dict[str, Any]) -> dict[str, Any]:

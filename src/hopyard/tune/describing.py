@@ -69,6 +69,11 @@ def plain_params(params: Any, prefix: str = "") -> list[tuple[str, str]]:
     return pairs
 
 
+def describe_mean(mean: float | None, spread: float | None) -> str:
+    """``0.8125 ± 0.0210``: a mean over replicates, and their standard deviation."""
+    return describe_number(mean) + (f" ± {describe_number(spread)}" if spread is not None else "")
+
+
 def describe_number(value: float | None) -> str:
     """A metric's value in four decimals, or in four digits if that would hide it; nothing for None."""
     if value is None:

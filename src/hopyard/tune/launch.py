@@ -66,6 +66,7 @@ _WELL_MIXED = 16  # row groups from all over the files, which are trained on tog
 _EXTENDABLE = ("num_models", "num_epochs")
 _SHAPE_THE_DATA = ("validation", "seed", "nulls", "ragged", "preprocess")
 CHECKED_ROWS = 256
+_NAMED = 10
 RESUMED_RUN = "HOPYARD_RESUMED_RUN"
 """Environment variable by which `hopyard run resume` says which run is meant: ``fresh=True`` goes on with it."""
 TAKEN_OVER_RUN = "HOPYARD_TAKEN_OVER_RUN"
@@ -164,6 +165,7 @@ class Launch:
                 f"{len(failed)} of {counted(len(run.state.trials), 'trial')} of run {run.run_id} failed; trial "
                 f"{number} with {error.kind}: {error.message}\n"
                 + self._wording("model.trials() has all of them.")
+                + _left_out(run.state, [number for number, _ in failed])
             )
         histories = run.histories().values()
         names = sorted(
@@ -264,7 +266,8 @@ class Launch:
         searcher = self._make_searcher(
             self._budget(known or self._arguments.num_partitions or MOST_PARTITIONS)
         )
-        return [operation for operation in searcher.start() if isinstance(operation, Create)][:ALIKE]
+        created = [operation for operation in searcher.start() if isinstance(operation, Create)]
+        return created[:: self._arguments.replicates][:ALIKE]
 
     def _budget(self, partitions: int) -> Budget:
         return Budget(self._searcher_settings.get("num_models"), self._arguments.num_epochs, partitions)
@@ -561,6 +564,17 @@ def kept_running(backend: Backend) -> Iterator[None]:
     finally:
         if not was_running:
             backend.stop()
+
+
+def _left_out(state: RunState, failed: Sequence[int]) -> str:
+    """A sentence that names the replicates that failed, without which points count; empty where every trial is one."""
+    if state.replicates == 1:
+        return ""
+    named = [
+        f"{number % state.replicates} of point {number // state.replicates}" for number in failed[:_NAMED]
+    ]
+    more = [f"{len(failed) - _NAMED:,} more"] if len(failed) > _NAMED else []
+    return f" The means leave out replicates: {', '.join([*named, *more])}."
 
 
 def _keras_backend() -> str | None:

@@ -13,10 +13,10 @@ from hopyard.errors import HopyardError
 from hopyard.hopper.state import RunState, TrialState
 from hopyard.markup import Html, join, tag
 from hopyard.tune.callbacks import flat_params
-from hopyard.tune.describing import describe_epochs, describe_number, describe_state
+from hopyard.tune.describing import describe_epochs, describe_mean, describe_number, describe_state
 from hopyard.tune.pictures import colours_of, curves, schedule
 from hopyard.tune.predicting.saved import ModelInfo
-from hopyard.tune.rows import RecordedRun, epochs_of
+from hopyard.tune.rows import RecordedRun, Row, epochs_of, replicate_row
 from hopyard.wording import counted, shortened
 
 MOST_TRIALS = 10
@@ -76,6 +76,7 @@ def _leaderboard(state: RunState, chosen: int | None) -> Html:
     rows = [
         [
             [tag("span", "■ ", style=f"color:{colours[trial.number]}"), str(trial.number)],
+            *(_replicate(replicate_row(state, trial)) if state.replicates > 1 else ()),
             *(_short(_flat(trial.params).get(name, "")) for name in params),
             *(_measured(trial, name) for name in metrics),
             describe_epochs(epochs_of(state, trial)),
@@ -85,8 +86,14 @@ def _leaderboard(state: RunState, chosen: int | None) -> Html:
         for trial in shown
     ]
     bold = [place for place, trial in enumerate(shown) if trial.number == chosen]
-    table = _table(["trial", *params, *metrics, "epochs", "state", "seconds"], rows, bold)
+    point = ["point", "mean"] if state.replicates > 1 else []
+    table = _table(["trial", *point, *params, *metrics, "epochs", "state", "seconds"], rows, bold)
     return join([table, _and_more(len(ranked) - len(shown), "; trials() has all of them")])
+
+
+def _replicate(row: Row) -> list[str]:
+    """Point and mean of a trial."""
+    return [str(row["point"]), describe_mean(row["mean"], row["spread"])]
 
 
 def _measured(trial: TrialState, name: str) -> str:

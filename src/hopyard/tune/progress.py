@@ -78,7 +78,7 @@ class ProgressDisplay:
         self._untold: list[tuple[TrialState, Evidence]] = []
         """Failures before any unit was done, said in a line so far: if all fail alike, the error has the rest."""
         self._title, self._metric, self._trained, self._planned = "", "", 0, 0
-        self._num_models: int | None = None
+        self._num_trials = 0
         self._epochs, self._partitions = 0, 1
         self._maximize = self._endless = self._paused = False
         began = time.monotonic()
@@ -229,7 +229,7 @@ class ProgressDisplay:
     def _budget(self, state: RunState) -> None:
         settings = state.header.get("settings", {})
         self._epochs, self._partitions = state.num_epochs, state.layout.train
-        self._num_models = settings.get("num_models")
+        self._num_trials = (settings.get("num_models") or 0) * state.replicates
         self._endless = settings.get("kind") in IN_RUNGS or is_endless(state)
 
     def _update(self, state: RunState, trial: TrialState, worker: int | None) -> None:
@@ -295,7 +295,7 @@ class ProgressDisplay:
         return (row.state not in ("running", "waiting"), best, row.trial)
 
     def _headline(self) -> str:
-        to_come = max(0, (self._num_models or 0) - len(self._rows))
+        to_come = max(0, self._num_trials - len(self._rows))
         planned = self._planned + to_come * self._epochs * self._partitions
         of = "" if self._endless else f" of {planned:,}"
         states = ", ".join(f"{self._states[each]:,} {each}" for each in _COLOURS if self._states[each])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Protocol
 
 from hopyard.hopper.state import JournalRecord, RunState, TrialState
@@ -27,7 +28,8 @@ def trial_rows(state: RunState) -> list[Row]:
     """A row per trial, in order of number.
 
     ``number``, ``state``, ``epochs``, ``best_epoch``, ``seconds`` in units, ``error``, ``source`` (the trial it is a
-    copy of), ``params/...``, and ``metrics/...`` of the best epoch; None where there is none.
+    copy of), what ``replicate_row`` has, ``params/...``, and ``metrics/...`` of the best epoch; None where there is
+    none.
     """
     rows = []
     for trial in state.trials.values():
@@ -41,11 +43,25 @@ def trial_rows(state: RunState) -> list[Row]:
                 "seconds": trial.seconds,
                 "error": f"{trial.error.kind}: {trial.error.message}" if trial.error else None,
                 "source": trial.source,
+                **replicate_row(state, trial),
                 **flat_params({"params": trial.params}),
                 **{f"metrics/{name}": value for name, value in (best.metrics if best else {}).items()},
             }
         )
     return rows
+
+
+def replicate_row(state: RunState, trial: TrialState) -> Row:
+    """Of a trial in a run with replicates: ``point`` and ``replicate``, the numbers of both, and ``mean`` and
+    ``spread`` (standard deviation) of the evaluation metric over the replicates of its point that count, each at its
+    best validation; None where there is none."""
+    if state.replicates == 1:
+        return {}
+    point, replicate = divmod(trial.number, state.replicates)
+    standing = state.standing(point)
+    measured = {"mean": standing.mean, "spread": standing.spread}
+    known = {name: None if math.isnan(value) else value for name, value in measured.items()}
+    return {"point": point, "replicate": replicate, **known}
 
 
 def history_rows(state: RunState) -> list[Row]:

@@ -16,7 +16,7 @@ from hopyard.errors import DataError, UsageError
 from hopyard.hopper.hopper import Observer
 from hopyard.hopper.notice import Notice
 from hopyard.hopper.work import Options
-from hopyard.search import Budget, InVirtualTime, MedianStopping, Patience, Searcher
+from hopyard.search import Budget, InVirtualTime, MedianStopping, Patience, Replicated, Searcher
 from hopyard.storage import Store
 from hopyard.tune.arguments import DEFAULTS, MOST_PARTITIONS, Arguments, check_arguments, metric_of
 from hopyard.tune.callbacks import Callback
@@ -55,6 +55,7 @@ class Common(TypedDict, total=False):
     median_stopping: int | None
     pruner: Any
     max_concurrent_trials: int | None
+    replicates: int
     initial_params: Sequence[Mapping[str, Any]]
     init_from: Any
     callbacks: Sequence[Callback]
@@ -66,6 +67,7 @@ class Common(TypedDict, total=False):
 
 CALLED_ELSEWHERE = {
     "num_models": ("num_samples", "n_trials", "max_trials"),
+    "replicates": ("executions_per_trial", "num_seeds", "n_seeds", "repeat"),
     "num_epochs": ("epochs", "max_epochs", "max_t"),
     "max_concurrent_trials": ("max_concurrent", "n_jobs", "parallelism"),
     "evaluation_metric": ("metric", "objective"),
@@ -149,6 +151,11 @@ class Search(ABC):
         pruner: an ``optuna.pruners`` object that stops trials.
         max_concurrent_trials: trials under way at once, for any number of workers; None: as many as
             suits the search, all for grid and random.
+        replicates: trains each point with so many seeds; ``num_models`` counts points. Each replicate is a trial of its
+            own, with the number ``point * replicates + replicate``, from which its initial weights and dropout follow
+            and, with several partitions, the order in which it visits them. Searches see the mean of a point's
+            replicates, points are ranked by it, and the best replicate of the best point is returned; one that fails
+            is left out.
         initial_params: points of the space that are tried first.
         init_from: a model whose weights every trial starts from.
         callbacks: see :class:`hopyard.tune.Callback`.
@@ -321,7 +328,7 @@ class Search(ABC):
         return {}
 
     def _searcher(self, budget: Budget, reproducible: bool | None = None) -> Searcher:
-        """A fresh searcher, with the early stopping of trials around it, in virtual time if that matters.
+        """A fresh searcher, with the early stopping of points around it, replicated, in virtual time if that matters.
         ``reproducible``: as the run was begun; None: as it would be now."""
         arguments, epoch = self.arguments, budget.partitions
         searcher = self._make_searcher(budget)
@@ -336,5 +343,7 @@ class Search(ABC):
             searcher = MedianStopping(searcher, epoch, grace_epochs=arguments.median_stopping)
         if arguments.patience is not None:
             searcher = Patience(searcher, arguments.patience, epoch)
+        if arguments.replicates > 1:
+            searcher = Replicated(searcher, arguments.replicates)
         reproducible = arguments.reproducible if reproducible is None else reproducible
         return InVirtualTime(searcher) if reproducible and not searcher.independent else searcher

@@ -36,7 +36,7 @@ class GridSearch(Search):
     def _make_searcher(self, budget: Budget) -> Searcher:
         arguments = self.arguments
         points = GridPoints(arguments.search_space, arguments.initial_params)
-        return FullLength(points, None, budget.visits, arguments.max_concurrent_trials)
+        return FullLength(points, None, budget.visits, arguments.max_concurrent_points)
 
 
 class _Drawn(Search):
@@ -61,7 +61,7 @@ class _Drawn(Search):
         return RandomPoints(arguments.search_space, arguments.seed, arguments.initial_params)
 
     def _make_searcher(self, budget: Budget) -> Searcher:
-        concurrent = self.arguments.max_concurrent_trials
+        concurrent = self.arguments.max_concurrent_points
         return FullLength(self._points(), budget.num_models, budget.visits, concurrent)
 
 
@@ -213,7 +213,7 @@ class ASHA(_Sampled):
     def _make_searcher(self, budget: Budget) -> Searcher:
         num_models = integer("num_models", budget.num_models, 1)
         visits, divisor = budget.visits, checked_divisor(self.divisor)
-        concurrent = self.arguments.max_concurrent_trials or 16
+        concurrent = self.arguments.max_concurrent_points or 16
         shares = brackets(
             num_models,
             visits,
@@ -273,7 +273,7 @@ class Hyperband(_Sampled):
         return visits < checked_divisor(self.divisor)
 
     def _make_searcher(self, budget: Budget) -> Searcher:
-        concurrent = self.arguments.max_concurrent_trials
+        concurrent = self.arguments.max_concurrent_points
         return hyperband.Hyperband(self._points(), budget.visits, self.divisor, budget.num_models, concurrent)
 
 
@@ -340,7 +340,7 @@ class PBT(_Drawn):
             resample_probability=self.resample_probability,
             perturb_factor=self.perturb_factor,
             seed=arguments.seed,
-            max_concurrent=arguments.max_concurrent_trials,
+            max_concurrent=arguments.max_concurrent_points,
         )
 
 

@@ -9,9 +9,10 @@ import pandas as pd
 
 from hopyard.hopper.state import JournalRecord, RunState
 from hopyard.tune.describing import describe_number, describe_state, plain_params
-from hopyard.tune.rows import epochs_of
+from hopyard.tune.rows import epochs_of, replicate_row
 
 TRIAL_COLUMNS = ("number", "params", "state", "epochs", "metrics", "seconds", "error")
+REPLICATE_COLUMNS = ("point", "replicate", "mean", "spread")
 SCHEDULE_COLUMNS = ("unit", "trial", "partition", "worker", "epoch", "phase", "start", "end")
 
 
@@ -48,6 +49,10 @@ class TrialsTable(pd.DataFrame):
         for trial in self.to_dict("records"):
             metrics = sorted(trial["metrics"], key=lambda name: (name != self.metric, name))
             row: dict[str, Any] = {"number": trial["number"]}
+            if "point" in trial:
+                row |= {name: trial[name] for name in ("point", "replicate")}
+                known = {name: None if pd.isna(trial[name]) else trial[name] for name in ("mean", "spread")}
+                row |= {name: describe_number(value) for name, value in known.items()}
             row |= {name: describe_number(trial["metrics"][name]) for name in metrics}
             row |= {name: trial[name] for name in ("epochs", "state")}
             row["seconds"] = describe_number(trial["seconds"])
@@ -65,21 +70,25 @@ class TrialsTable(pd.DataFrame):
 
 
 def trials_table(state: RunState) -> pd.DataFrame:
-    """One row per trial, best first.
+    """One row per trial, best first; with replicates the trials of the best point first.
 
     Columns: number (int), params (dict), state (str; ``"waiting"``: trained as far as the searcher has allowed so
     far), epochs that it has trained itself (int, or float if one was trained in part), metrics of the best
     validation (dict), seconds spent in units (float), error (its first line, or None); if any trial is a copy of
-    another, also source (number of that one, or missing).
+    another, also source (number of that one, or missing); with replicates also point, replicate, mean and spread: see
+    ``hopyard.tune.rows.replicate_row``.
     """
     rows = []
     for trial in state.ranked():
         metrics = trial.best.metrics if trial.best else {}
         error = f"{trial.error.kind}: {trial.error.message}" if trial.error else None
         what = trial.number, trial.params, describe_state(state, trial), epochs_of(state, trial), metrics
-        rows.append((*what, trial.seconds, error, trial.source))
-    every = pd.DataFrame(rows, columns=[*TRIAL_COLUMNS, "source"]).astype({"source": "Int64"})
-    table = TrialsTable(every if every["source"].notna().any() else every[list(TRIAL_COLUMNS)])
+        replicate = replicate_row(state, trial).values() or (None,) * len(REPLICATE_COLUMNS)
+        rows.append((*what, trial.seconds, error, trial.source, *replicate))
+    every = pd.DataFrame(rows, columns=[*TRIAL_COLUMNS, "source", *REPLICATE_COLUMNS])
+    every = every.astype({"source": "Int64", "mean": "float64", "spread": "float64"})
+    shown = [*TRIAL_COLUMNS, *(["source"] if every["source"].notna().any() else [])]
+    table = TrialsTable(every[[*shown, *(REPLICATE_COLUMNS if state.replicates > 1 else ())]])
     table.metric = state.metric.key
     return table
 
