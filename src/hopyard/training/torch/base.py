@@ -30,20 +30,23 @@ _MOST_NAMES = 4
 
 _bases: WeakValueDictionary[tuple[str, str], Base] = WeakValueDictionary()
 """By content and device: modules that are made anew for each trial are one base."""
-_of_objects: WeakKeyDictionary[Any, dict[str, Base]] = WeakKeyDictionary()
-"""By the module or function that was given, and the device."""
+_of_modules: WeakValueDictionary[tuple[int, str], Base] = WeakValueDictionary()
+"""By the number of the module that was given, which its base keeps alive, and the device."""
+_of_functions: WeakKeyDictionary[Any, dict[str, Base]] = WeakKeyDictionary()
+"""By the function that was given, with which the base lives, and the device."""
 
 
 class Base:
     """A frozen module on a device, whose tensors trials share.
 
-    Args:
-        module: it is not changed.
+    Attributes:
+        given: the module that it is of, which is not changed.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         tensors = [*module.parameters(), *module.buffers()]
         is_there = all(tensor.device == device for tensor in tensors)
+        self.given = module
         self._module = module if is_there else copy.deepcopy(module).to(device)
         self._tensors = {
             name: tensor
@@ -89,11 +92,11 @@ class Base:
         changed = [name for name, tensor in self._tensors.items() if _digest(tensor) != self._digests[name]]
         if not changed:
             return
-        for bases in _of_objects.values():
-            for device in [device for device, base in bases.items() if base is self]:
-                del bases[device]
-        for key in [key for key, base in _bases.items() if base is self]:
-            del _bases[key]
+        for bases in _of_functions.values():
+            for place in [place for place, base in bases.items() if base is self]:
+                del bases[place]
+        _drop(_bases, self)
+        _drop(_of_modules, self)
         raise SharedChangedError(
             f"the trial changed tensors of the base, which all trials share: {some_names(changed, _MOST_NAMES)}. Leave "
             "the base as it is: train adapters, or set requires_grad_(True) on the tensors in model=fn(base), which "
@@ -117,19 +120,34 @@ def base_of(given: Given, device: torch.device) -> Base:
         EstimatorError: it is none, or nothing can be trained through it.
     """
     place = str(device)
-    known = _of_objects.setdefault(given, {})
-    if place in known:
-        return known[place]
-    module = given if isinstance(given, nn.Module) else _made(given)
+    if isinstance(given, nn.Module):
+        known = _of_modules.get((id(given), place))
+        if known is None:
+            known = _of_content(given, device)
+            if known.given is given:  # else it may go, and another module have its number
+                _of_modules[id(given), place] = known
+        return known
+    of_function = _of_functions.setdefault(given, {})
+    if place not in of_function:
+        of_function[place] = _of_content(_made(given), device)
+    return of_function[place]
+
+
+def _of_content(module: nn.Module, device: torch.device) -> Base:
+    """The base of that content which the process has on the device; one of the module if there is none."""
     _check(module)
     content = identity(module, "base").digest
-    base = None if content is None else _bases.get((content, place))
+    base = None if content is None else _bases.get((content, str(device)))
     if base is None:
         base = Base(module, device)
         if content is not None:
-            _bases[content, place] = base
-    known[place] = base
+            _bases[content, str(device)] = base
     return base
+
+
+def _drop(bases: WeakValueDictionary[Any, Base], base: Base) -> None:
+    for key in [key for key, other in bases.items() if other is base]:
+        del bases[key]
 
 
 def check_given(given: Any, model: Any) -> None:

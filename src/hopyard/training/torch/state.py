@@ -102,10 +102,8 @@ def load_module(module: torch.nn.Module, tree: Any) -> None:
     try:
         found = module.load_state_dict(given, strict=not own)
         if found.unexpected_keys or not own.issuperset(found.missing_keys):
-            missing = sorted(set(found.missing_keys) - own)
-            raise RuntimeError(
-                f"missing are {some_names(missing, 4)}; not in it {some_names(found.unexpected_keys, 4)}"
-            )
+            lacks = some_names(sorted(set(found.missing_keys) - own), 4)
+            raise RuntimeError(f"it lacks {lacks}; it has {some_names(found.unexpected_keys, 4)} too much")
     except RuntimeError as error:
         raise EstimatorError(
             f"The state is that of another model than the estimator function now builds: {error}\n"

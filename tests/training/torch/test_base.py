@@ -1,0 +1,437 @@
+"""Trials over one base train as if each had one of its own, and hold, move and store no more than what they train."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.training.conftest import EPOCHS, PARTITIONS, Prepared
+from torch import nn
+
+from hopyard.errors import CorruptError, EstimatorError, StateLostError
+from hopyard.objects.frozen import RunFolder
+from hopyard.objects.torch import to_tensor
+from hopyard.storage import LocalStore
+from hopyard.torch import TorchEstimator
+from hopyard.training.estimator import Context
+from hopyard.training.program import Program, forget_program, load_program, save_program
+from hopyard.training.request import UnitRequest, UnitResult
+from hopyard.training.torch import base as bases
+from hopyard.training.torch.base import base_of
+from hopyard.training.unit import residents, run_unit
+
+WIDTH = 160
+CPU = torch.device("cpu")
+
+
+class Network(nn.Module):
+    """Layers, a norm with running statistics, and two names for one weight."""
+
+    scale: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(12, WIDTH)
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.second = nn.Linear(WIDTH, WIDTH)
+        self.again = nn.Linear(WIDTH, WIDTH)
+        self.again.weight = self.second.weight
+        self.register_buffer("scale", torch.full((WIDTH,), 0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.norm(self.first(x)))
+        return torch.as_tensor(self.again(torch.relu(self.second(hidden)) * self.scale))
+
+
+class Adapter(nn.Module):
+    def __init__(self, layer: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.down = nn.Parameter(torch.randn(rank, layer.in_features) * 0.05)
+        self.up = nn.Parameter(torch.zeros(layer.out_features, rank))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.layer(x) + x @ self.down.T @ self.up.T)
+
+
+def network() -> Network:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return Network()
+
+
+def adapted(rank: int = 4, unfrozen: tuple[str, ...] = ()) -> Callable[[nn.Module], nn.Module]:
+    def make(base: nn.Module) -> nn.Module:
+        base.second = Adapter(base.second, rank)  # type: ignore[arg-type]
+        for name in unfrozen:
+            base.get_parameter(name).requires_grad_(True)
+        return nn.Sequential(base, nn.Linear(WIDTH, 3))
+
+    return make
+
+
+def estimator(base: Any, model: Any = None, **params: Any) -> TorchEstimator:
+    given = {"lr": 0.01, **params}
+    return TorchEstimator(
+        model or adapted(), torch.optim.Adam, nn.CrossEntropyLoss(), ["accuracy"], 32, given, base=base
+    )
+
+
+def replica(base: Any, model: Any = None) -> Any:
+    torch.manual_seed(2)
+    return estimator(base, model).replica(Context(("features",), ("label",), "cpu", (100,), 1))
+
+
+class Trials:
+    """Trials of one run, unit by unit; their states are where the last unit left them."""
+
+    def __init__(self, folder: Path, data: Prepared, function: Callable[[dict[str, Any]], Any]) -> None:
+        self.store = RunFolder(LocalStore(folder), "run")
+        self.program = Program(
+            function,
+            ("features",),
+            ("label",),
+            data.train,
+            data.val,
+            PARTITIONS,
+            EPOCHS,
+            seed=5,
+            device="cpu",
+        )
+        self.name = save_program(self.store, self.program)
+        self.refs: dict[int, Any] = {}
+        self.positions: dict[int, int] = {}
+
+    def train(self, trial: int, params: dict[str, Any], save: bool = True, last: bool = True) -> UnitResult:
+        position = self.positions.get(trial, 0)
+        request = UnitRequest(
+            self.store, self.name, (trial,), (params,), "train", position // PARTITIONS, position % PARTITIONS,
+            position, (self.refs.get(trial),), save=save, last=last,
+        )  # fmt: skip
+        result = run_unit(request)
+        if result.errors[0] is None:
+            self.positions[trial] = position + 1
+            self.refs[trial] = result.states[0]
+        return result
+
+    def bytes(self) -> dict[str, int]:
+        found: dict[str, int] = {"_frozen": 0, "program": 0, "states": 0}
+        for entry in self.store._inner.list():
+            first, _, rest = entry.name.partition("/")
+            kind = first if first == "_frozen" else "program" if rest.startswith("program/") else "states"
+            found[kind] += entry.size
+        return found
+
+
+def in_a_new_process() -> None:
+    residents.clear()
+    bases._bases.clear()
+    bases._of_modules.clear()
+    bases._of_functions.clear()
+
+
+# Sharing
+
+
+def test_trials_have_modules_of_their_own_over_shared_tensors() -> None:
+    base = network()
+    before = {name: value.clone() for name, value in base.state_dict().items()}
+    one, two = replica(base), replica(base)
+    for name, value in base.state_dict().items():
+        place = f"0.{name}".replace("0.second.", "0.second.layer.")
+        pair = [each.module.state_dict()[place] for each in (one, two)]
+        assert torch.equal(pair[0], value)
+        shares = [each.data_ptr() == value.data_ptr() for each in pair]
+        assert shares == [False, False] if "running" in name or "num_batches" in name else [True, True], name
+    assert one.module[0] is not two.module[0]
+    assert one.module[0].second.layer.weight is one.module[0].again.weight
+    assert all(parameter.requires_grad for parameter in base.parameters())
+    assert base.state_dict().keys() == before.keys()
+    own = sum(value.nbytes for value in one.module[0].norm.buffers())
+    trained = sum(each.nbytes for each in one.module.parameters() if each.requires_grad)
+    assert one.nbytes() == own + trained
+
+
+def test_what_requires_gradients_is_the_trials_own() -> None:
+    base = network()
+    made = replica(base, adapted(unfrozen=("norm.weight", "first.bias")))
+    for name in ("norm.weight", "first.bias"):
+        parameter = made.module[0].get_parameter(name)
+        assert parameter.data_ptr() != base.get_parameter(name).data_ptr()
+        with torch.no_grad():
+            parameter += 1
+    base_of(base, CPU).check()
+
+
+def test_modules_of_one_content_are_one_base() -> None:
+    first, second = replica(network()), replica(network())
+    assert first.module[0].first.weight.data_ptr() == second.module[0].first.weight.data_ptr()
+    torch.manual_seed(9)
+    other = replica(Network())
+    assert other.module[0].first.weight.data_ptr() != first.module[0].first.weight.data_ptr()
+
+
+def test_a_base_goes_with_those_who_have_it() -> None:
+    in_a_new_process()
+    base = network()
+    made = replica(base)
+    assert len(bases._bases) == 1
+    del base, made
+    gc.collect()
+    assert len(bases._bases) == 0
+
+
+def test_a_function_that_makes_the_base_is_called_once() -> None:
+    calls = []
+
+    def load() -> nn.Module:
+        calls.append(1)
+        return network()
+
+    first, second = replica(load), replica(load)
+    assert calls == [1]
+    assert first.module[0].first.weight.data_ptr() == second.module[0].first.weight.data_ptr()
+
+
+# Training
+
+
+@pytest.mark.parametrize("unfrozen", [(), ("norm.weight", "first.bias")])
+@pytest.mark.parametrize("where", ["resident", "moved", "new process"])
+def test_units_over_a_base_are_those_of_models_of_their_own(
+    tmp_path: Path, data: Prepared, unfrozen: tuple[str, ...], where: str
+) -> None:
+    base = network()
+
+    def shared(params: dict[str, Any]) -> TorchEstimator:
+        return estimator(base, adapted(params["rank"], unfrozen), lr=params["lr"])
+
+    def own(params: dict[str, Any]) -> TorchEstimator:
+        model = adapted(params["rank"], unfrozen)(network().requires_grad_(False))
+        return TorchEstimator(
+            model, torch.optim.Adam, nn.CrossEntropyLoss(), ["accuracy"], 32, {"lr": params["lr"]}
+        )
+
+    points = [{"rank": 4, "lr": 0.01}, {"rank": 6, "lr": 0.02}]
+    with_base, plain = Trials(tmp_path / "base", data, shared), Trials(tmp_path / "own", data, own)
+    for _ in range(2 * PARTITIONS):
+        for trial, params in enumerate(points):
+            results = []
+            for trials in (with_base, plain):
+                if where != "resident":
+                    residents.clear()
+                if where == "new process":
+                    in_a_new_process()
+                    forget_program(trials.store, trials.name)
+                results.append(trials.train(trial, params))
+                assert results[-1].errors == (None,)
+            assert results[0].metrics == results[1].metrics
+            assert [each.digest for each in results[0].states if each] == [
+                each.digest for each in results[1].states if each
+            ]
+            if where != "resident" and with_base.positions[trial] > 1:
+                assert results[0].bytes_moved < 60_000
+
+
+def test_states_hold_what_is_trained_and_the_base_is_stored_once(tmp_path: Path, data: Prepared) -> None:
+    base = network()
+
+    def function(params: dict[str, Any]) -> TorchEstimator:
+        return estimator(base, adapted(params["rank"]), lr=params["lr"])
+
+    trials = Trials(tmp_path, data, function)
+    written, needed = 0, 0
+    for _ in range(PARTITIONS):
+        for trial in range(4):
+            params = {"rank": 4, "lr": 0.01 * (trial + 1)}
+            result = trials.train(trial, params)
+            written += result.bytes_written
+            made = residents.look((trials.store.url, trials.name, trial))
+            assert made is not None
+            assert made.replica is not None
+            needed += made.replica.nbytes()
+    whole = sum(value.nbytes for value in base.state_dict().values()) - base.second.weight.nbytes
+    found = trials.bytes()
+    assert whole < found["_frozen"] < 1.1 * whole + 20_000
+    assert found["program"] < 40_000
+    # Beside the numbers each state lists its tensors, which are few here.
+    assert written + found["_frozen"] < 1.1 * needed + whole + 12 * 8_000
+
+
+def test_the_gradients_do_not_reach_the_base(tmp_path: Path, data: Prepared) -> None:
+    base = network()
+    before = {name: value.clone() for name, value in base.state_dict().items()}
+    trials = Trials(tmp_path, data, lambda params: estimator(base, adapted(params["rank"])))
+    for trial in range(2):
+        assert trials.train(trial, {"rank": 4}).errors == (None,)
+    assert all(torch.equal(value, before[name]) for name, value in base.state_dict().items())
+    assert all(parameter.grad is None for parameter in base.parameters())
+
+
+# Changes of the base
+
+
+def _merged(model: Any) -> None:
+    inner = model[0].second
+    inner.layer.weight.data += inner.up.data @ inner.down.data
+
+
+def _in_place(model: Any) -> None:
+    with torch.no_grad():
+        model[0].first.bias.add_(1e-6)
+
+
+def _buffer(model: Any) -> None:
+    model[0].scale.data.mul_(2)
+
+
+def _flipped(model: Any) -> None:
+    rows = model[0].first.weight.data
+    rows.copy_(rows.roll(1, 0))
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [(_merged, "second.weight"), (_in_place, "first.bias"), (_buffer, "scale"), (_flipped, "first.weight")],
+)
+def test_a_trial_that_changes_the_base_fails_and_others_do_not_notice(
+    tmp_path: Path, data: Prepared, change: Callable[[Any], None], names: str
+) -> None:
+    base = network()
+
+    def function(params: dict[str, Any]) -> TorchEstimator:
+        def step(model: Any, batch: Any) -> dict[str, Any]:
+            loss = nn.functional.cross_entropy(model(batch["features"]), batch["label"])
+            if params["bad"]:
+                change(model)
+            return {"loss": loss}
+
+        return TorchEstimator(
+            adapted(), torch.optim.SGD, batch_size=32, optimizer_params={"lr": 0.1}, step=step, base=base
+        )
+
+    undisturbed = Trials(tmp_path / "undisturbed", data, function)
+    expected = [undisturbed.train(0, {"bad": False}) for _ in range(3)]
+    in_a_new_process()
+    trials = Trials(tmp_path / "disturbed", data, function)
+    forget_program(trials.store, trials.name)  # as in another process than the driver's
+    trials.train(0, {"bad": False})
+    trials.train(2, {"bad": False}, save=False, last=False)
+    evidence = trials.train(1, {"bad": True}).errors[0]
+    assert evidence is not None
+    assert evidence.phase == "train"
+    assert evidence.message == (
+        f"the trial changed tensors of the base, which all trials share: {names}. Leave the base as it is: train "
+        "adapters, or set requires_grad_(True) on the tensors in model=fn(base), which makes them the trial's own; "
+        "merge adapters (merge_and_unload) in a copy of the trained model."
+    )
+    with pytest.raises(StateLostError):  # what was in memory alone has seen the changed base, maybe
+        trials.train(2, {"bad": False})
+    for result in expected[1:]:
+        again = trials.train(0, {"bad": False})
+        assert again.metrics == result.metrics
+        assert again.states == result.states
+
+
+# Programs
+
+
+def test_the_program_of_a_run_holds_no_large_tensor(tmp_path: Path) -> None:
+    base = network()
+    base.first.weight.requires_grad_(False)
+    kept = torch.arange(30_000.0)
+    view, small = torch.arange(100.0)[::2], torch.ones(3, requires_grad=True)
+
+    def function(params: dict[str, Any]) -> Any:
+        return base, kept, view, small
+
+    store = RunFolder(LocalStore(tmp_path), "run")
+    name = save_program(store, Program(function, ("x",), ("y",), None, None, 1, 1, 0))
+    assert (store.size(name) or 0) < 100_000
+    forget_program(store, name)
+    loaded = load_program(store, name).estimator_gen_fn({})
+    for value, expected in zip(loaded[1:], (kept, view, small), strict=True):
+        assert torch.equal(value, expected)
+        assert value.requires_grad == expected.requires_grad
+    assert loaded[0].second.weight is loaded[0].again.weight
+    assert not loaded[0].first.weight.requires_grad
+    assert loaded[0].first.bias.requires_grad
+    assert isinstance(loaded[0].first.weight, nn.Parameter)
+    for mine, its in zip(base.state_dict().values(), loaded[0].state_dict().values(), strict=True):
+        assert to_tensor(mine).digest == to_tensor(its).digest
+    with torch.no_grad():
+        loaded[0].first.weight.zero_()  # is no part of a file
+    forget_program(store, name)
+    assert load_program(store, name).estimator_gen_fn({})[0].first.weight.abs().sum() > 0
+    (path,) = (Path(tmp_path) / "_frozen").rglob("*.safetensors")
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    forget_program(store, name)
+    with pytest.raises(CorruptError, match=r"the file frozen/.* in .* is not what was written"):
+        load_program(store, name)
+
+
+# Mistakes
+
+
+def _quantized() -> nn.Module:
+    quantize = torch.ao.nn.quantized.Quantize(0.1, 0, torch.quint8)  # type: ignore[no-untyped-call]
+    return nn.Sequential(nn.Linear(2, 2), quantize)
+
+
+@pytest.mark.parametrize(
+    ("base", "model", "text"),
+    [
+        (3, adapted(), "base=3, but it must be a torch.nn.Module, or a function that gives one."),
+        (network(), nn.Linear(2, 2), r"base was given with model=Linear\(.*, but with a base model must be a function"),
+        (lambda: 3, adapted(), "base=.* returned int, but must return a torch.nn.Module."),
+        (network(), lambda base: 3, r"model=fn\(base\) returned int, but must return a torch.nn.Module"),
+        (network(), lambda base: base, "The model has no parameters that require gradients"),
+        (
+            nn.Linear(3, 2, device="meta"), adapted(),
+            "the base has tensors without values, on the device 'meta': weight, bias. Load its weights before",
+        ),
+        (
+            _quantized(), adapted(),
+            r"the base is quantised so that nothing can be trained through it: 1 \(Quantize\). Give a base of",
+        ),
+    ],
+)  # fmt: skip
+def test_a_base_that_cannot_be_used_is_refused_in_words(base: Any, model: Any, text: str) -> None:
+    with pytest.raises(EstimatorError, match=text):
+        replica(base, model)
+
+
+def test_a_base_and_a_trunk_are_one_too_many() -> None:
+    with pytest.raises(EstimatorError, match="trunk was given with base"):
+        TorchEstimator(adapted(), torch.optim.SGD, nn.MSELoss(), base=network(), trunk=nn.Linear(2, 2))
+
+
+def test_a_state_over_another_base_is_refused() -> None:
+    made = replica(network())
+    tree = made.state()
+    other = network()
+    with torch.no_grad():
+        other.first.weight += 1
+    with pytest.raises(EstimatorError, match=r"over another base .*; 0\.first\.weight differ"):
+        replica(other).load(tree)
+
+
+def test_loading_writes_nothing_to_the_base() -> None:
+    base = network()
+    made, other = replica(base), replica(base)
+    versions = [value._version for value in base.state_dict().values()]
+    tree = copy.deepcopy(other.state())
+    made.load(tree)
+    assert [value._version for value in base.state_dict().values()] == versions
+    assert np.array_equal(made.state()["model"]["0.second.down"].data, tree["model"]["0.second.down"].data)
+    del tree["model"]["0.second.down"]
+    with pytest.raises(EstimatorError, match=r"it lacks 0\.second\.down; it has none too much"):
+        made.load(tree)
