@@ -191,13 +191,13 @@ def large(story: Story) -> None:
 
 
 STORIES: list[tuple[Callable[[Story], None], int, int, int]] = [
-    (commits, 400, 20, 150),
-    (branches, 300, 20, 150),
-    (garbage, 300, 15, 150),
-    (purges, 200, 10, 120),
-    (pushes, 300, 15, 120),
-    (pulls, 100, 10, 60),
-    (large, 20, 2, 10),
+    (commits, 400, 20, 60),
+    (branches, 300, 20, 60),
+    (garbage, 300, 15, 60),
+    (purges, 200, 10, 40),
+    (pushes, 300, 15, 40),
+    (pulls, 100, 10, 30),
+    (large, 20, 2, 5),
 ]
 """With the states of a moment that are tried, and how many of all are tried at the lower levels."""
 

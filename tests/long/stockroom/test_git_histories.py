@@ -5,6 +5,7 @@ Beside ``head.stock`` lies a text file for each sample, which git merges: it is 
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shlex
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.sampling import sample
 from tests.stockroom.git.repositories import run_git
 
 from hopyard import StockRoom
@@ -29,11 +31,16 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+
+    @classmethod
+    def begun(cls, folder: Path) -> Project:
         folder.mkdir()
         run_git(folder, "init")
         with StockRoom.init(folder) as stock:
             install(stock.place)
-        self.commit("start", **{f"k{key}": 0 for key in range(KEYS)})
+        project = cls(folder)
+        project.commit("start", **{f"k{key}": 0 for key in range(KEYS)})
+        return project
 
     def git(self, *arguments: str, code: int = 0) -> str:
         return run_git(self.folder, *arguments, code=code)
@@ -80,17 +87,28 @@ class Project:
             assert stock.verify().ok
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a project that is copied for each test; the first one makes it."""
+    return tmp_path_factory.mktemp("template") / "project"
+
+
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(template: Path, tmp_path: Path) -> Project:
     """``main`` and ``dev`` with three commits each since they parted; main is checked out."""
-    made = Project(tmp_path / "project")
+    if not template.exists():
+        make(template)
+    return Project(shutil.copytree(template, tmp_path / "project"))
+
+
+def make(folder: Path) -> None:
+    made = Project.begun(folder)
     made.git("switch", "-c", "dev")
     for number in (1, 2, 3):
         made.commit(f"dev {number}", **{f"k{number}": 10 + number})
     made.git("switch", "main")
     made.commit("main 1", k4=24, new=1)
     made.commit("main 2", k5=25)
-    return made
 
 
 # Cherry-pick
@@ -201,24 +219,23 @@ def edited(project: Project, todo: str, *arguments: str) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
+REBASES = {
+    "pick #1\npick #3\n": {"k1": 11, "k2": 0, "k3": 13},
+    "drop #1\npick #2\npick #3\n": {"k1": 0, "k2": 12, "k3": 13},
+    "pick #1\npick #2\n": {"k1": 11, "k2": 12, "k3": 0},
+    "pick #3\npick #1\npick #2\n": {"k1": 11, "k2": 12, "k3": 13},
+    "pick #1\nsquash #3\n": {"k1": 11, "k2": 0, "k3": 13},
+    "pick #2\nfixup #1\n": {"k1": 11, "k2": 12, "k3": 0},
+}
+
+
 @pytest.mark.parametrize(
-    ("todo", "expected"),
-    [
-        ("pick #1\npick #3\n", {"k1": 11, "k2": 0, "k3": 13}),
-        ("drop #1\npick #2\npick #3\n", {"k1": 0, "k2": 12, "k3": 13}),
-        ("pick #1\npick #2\n", {"k1": 11, "k2": 12, "k3": 0}),
-        ("pick #3\npick #1\npick #2\n", {"k1": 11, "k2": 12, "k3": 13}),
-        ("pick #1\nsquash #3\n", {"k1": 11, "k2": 0, "k3": 13}),
-        ("pick #2\nfixup #1\n", {"k1": 11, "k2": 12, "k3": 0}),
-    ],
+    ("todo", "onto"), sample("rebases", itertools.product(REBASES, ["main", "dev~3"]), quick=2, ci=5)
 )
-@pytest.mark.parametrize("onto", ["main", "dev~3"])
-def test_a_rebase_drops_squashes_and_reorders(
-    project: Project, todo: str, expected: dict[str, int | None], onto: str
-) -> None:
+def test_a_rebase_drops_squashes_and_reorders(project: Project, todo: str, onto: str) -> None:
     project.git("switch", "dev")
     edited(project, todo, onto)
-    project.check(**expected, k4=24 if onto == "main" else 0)
+    project.check(**REBASES[todo], k4=24 if onto == "main" else 0)
 
 
 def test_a_part_of_a_branch_is_rebased_onto_another(project: Project) -> None:
@@ -344,7 +361,7 @@ def test_a_conflict_without_the_driver_is_merged_by_it_later(project: Project) -
 
 
 def test_a_feature_branch_merges_and_is_pushed_by_itself(tmp_path: Path) -> None:
-    project = Project(tmp_path / "project")
+    project = Project.begun(tmp_path / "project")
     project.git("branch", "-m", "master")  # is main here
     project.git("switch", "-c", "feature")
     with StockRoom(project.folder) as stock:
@@ -370,7 +387,7 @@ def test_a_feature_branch_merges_and_is_pushed_by_itself(tmp_path: Path) -> None
 
 
 def test_a_branch_that_was_chosen_holds_until_git_moves_on(tmp_path: Path) -> None:
-    project = Project(tmp_path / "project")
+    project = Project.begun(tmp_path / "project")
     with StockRoom(project.folder) as stock:
         stock.branch("dev")
         stock.switch("dev")
@@ -668,7 +685,7 @@ def test_data_merge_into_a_folder_that_the_other_side_has_renamed(tmp_path: Path
 
 def test_a_random_walk_of_git_commands(tmp_path: Path) -> None:
     chosen = random.Random(18)
-    project = Project(tmp_path / "project")
+    project = Project.begun(tmp_path / "project")
     project.git("branch", "dev")
     for step in range(12):
         project.git("switch", chosen.choice(["main", "dev"]))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.sampling import by_level
 
 from hopyard import StockRoom
 from hopyard.errors import (
@@ -574,4 +576,5 @@ class Registrations(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
-TestRegistrations: Callable[..., Any] = Registrations.TestCase
+TestRegistrations: Any = Registrations.TestCase
+TestRegistrations.settings = settings(stateful_step_count=by_level(15, 15, 50))
