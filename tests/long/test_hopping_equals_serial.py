@@ -6,6 +6,7 @@ of a partition. Everything else it does itself, in one process, one trial after 
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from tests.sampling import sample
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -211,8 +213,10 @@ def backends(local: Any, local_of_three: Any) -> dict[str, Any]:
     return {"inline": InlineBackend(), "local-2": local, "local-3": local_of_three}
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 4, 8])
-@pytest.mark.parametrize("name", ["inline", "local-2", "local-3"])
+@pytest.mark.parametrize(
+    ("name", "partitions"),
+    sample("hops", itertools.product(["inline", "local-2", "local-3"], [1, 2, 4, 8]), quick=3, ci=5),
+)
 def test_a_search_trains_what_a_plain_loop_trains(
     name: str, partitions: int, data: Any, serial: Any, backends: Any, tmp_path: Path
 ) -> None:

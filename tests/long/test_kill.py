@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 import torch
 from tests.sampling import moments
+from tests.tune.conftest import contents, random_search
 
 from hopyard.errors import StorageError
 from hopyard.hopper.journal import read_records
-from hopyard.storage import LocalStore
+from hopyard.storage import LocalStore, MemoryStore
 from hopyard.storage.faults import Fault, FaultyStore
 from hopyard.torch import TorchEstimator
 from hopyard.tune import Callback, GridSearch, hp_choice, list_runs
@@ -91,7 +92,7 @@ print(moment - 1)
 
 def test_a_driver_killed_at_any_write_goes_on_to_the_same_result(tmp_path: Path) -> None:
     """Walks through the writes of a run: data files, manifests, states, journal segments."""
-    at = json.dumps([1 + moment for moment in itertools.islice(moments("driver", quick=6, ci=6), 999)])
+    at = json.dumps([1 + moment for moment in itertools.islice(moments("driver", quick=9, ci=9), 999)])
     walk = subprocess.run(
         [sys.executable, "-c", WALK, str(tmp_path), at], capture_output=True, text=True, check=False
     )
@@ -99,16 +100,28 @@ def test_a_driver_killed_at_any_write_goes_on_to_the_same_result(tmp_path: Path)
     assert int(walk.stdout) > 25, "a run should have that many writes to be killed at"
 
 
+@pytest.fixture(scope="module")
+def undisturbed(make_rows: Any) -> dict[int, Any]:
+    """The contents of the search's run to which nothing happens."""
+    return contents(random_search(MemoryStore()).fit(make_rows()).run)
+
+
 @pytest.mark.parametrize(("action", "trial"), [("kill_before", 0), ("kill_after", 1), ("kill_after", 2)])
 def test_a_worker_killed_while_it_saves_a_state_costs_no_result(
-    action: Any, trial: int, search: Any, make_rows: Any, contents_of: Any, local: Any, tmp_path: Path
+    action: Any,
+    trial: int,
+    search: Any,
+    make_rows: Any,
+    contents_of: Any,
+    undisturbed: Any,
+    local: Any,
+    tmp_path: Path,
 ) -> None:
-    undisturbed = search(LocalStore(tmp_path / "undisturbed")).fit(make_rows())
     fault = Fault(action, match=f"runs/*/{trial:05d}/*", once=tmp_path / "killed")
     store = FaultyStore(LocalStore(tmp_path / "store"), fault)
     model = search(store, local).fit(make_rows())
     assert (tmp_path / "killed").exists()
-    assert contents_of(model.run) == contents_of(undisturbed.run)
+    assert contents_of(model.run) == undisturbed
     assert model.run.broken_rules() == []
     lost = [record for record in read_records(store.runs.at(model.run_id)) if record["r"] == "lost"]
     assert [record["t"] for record in lost] == [[trial]]
@@ -173,10 +186,16 @@ def test_a_trial_that_kills_its_worker_twice_fails_with_its_last_words_and_the_o
 @pytest.mark.parametrize("action", ["full", "unreachable"])
 @pytest.mark.parametrize("match", ["runs/*/journal/*", "runs/*/0*/*", "train_data/*", "val_data/*"])
 def test_a_store_that_is_full_or_away_for_a_while_pauses_the_run_and_changes_no_result(
-    action: Any, match: str, search: Any, make_rows: Any, contents_of: Any, tmp_path: Path, monkeypatch: Any
+    action: Any,
+    match: str,
+    search: Any,
+    make_rows: Any,
+    contents_of: Any,
+    undisturbed: Any,
+    tmp_path: Path,
+    monkeypatch: Any,
 ) -> None:
     """So while it prepares, in the middle of a unit, or of a journal segment."""
-    undisturbed = search(LocalStore(tmp_path / "undisturbed")).fit(make_rows())
     space_made = tmp_path / "space"
     monkeypatch.setattr("hopyard.storage.waiting._FIRST_WAIT", 0.02)
     monkeypatch.setattr("hopyard.hopper.hopper.Options.retry_seconds", 0.02)
@@ -185,26 +204,25 @@ def test_a_store_that_is_full_or_away_for_a_while_pauses_the_run_and_changes_no_
     )
     said = when_paused(monkeypatch, space_made.touch)
     model = search(store).fit(make_rows())
-    assert contents_of(model.run) == contents_of(undisturbed.run)
+    assert contents_of(model.run) == undisturbed
     assert sum("paused: " in message for message in said) == 1
 
 
 def test_a_write_that_happened_without_an_answer_changes_no_result(
-    search: Any, make_rows: Any, contents_of: Any, tmp_path: Path, monkeypatch: Any
+    search: Any, make_rows: Any, contents_of: Any, undisturbed: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """Walks through the writes of a run. It waits, or it ends with the error and goes on when it is run again."""
-    expected = contents_of(search(LocalStore(tmp_path / "undisturbed")).fit(make_rows()).run)
     monkeypatch.setattr("hopyard.storage.waiting._FIRST_WAIT", 0.02)
     monkeypatch.setattr("hopyard.hopper.hopper.Options.retry_seconds", 0.02)
     ended = 0
-    for moment in moments("unanswered", quick=8, ci=8):
+    for moment in moments("unanswered", quick=12, ci=12):
         store = FaultyStore(LocalStore(tmp_path / str(moment)), Fault("unanswered", at=1 + moment))
         try:
             run = search(store).fit(make_rows()).run
         except StorageError:
             ended += 1
             run = search(store).fit(make_rows()).run
-        assert contents_of(run) == expected, f"write {moment}: {store.writes[moment]}"
+        assert contents_of(run) == undisturbed, f"write {moment}: {store.writes[moment]}"
         assert run.broken_rules() == []
         if len(store.writes) <= moment:
             break
@@ -213,10 +231,9 @@ def test_a_write_that_happened_without_an_answer_changes_no_result(
 
 
 def test_a_real_file_system_that_is_full_pauses_the_run(
-    search: Any, make_rows: Any, contents_of: Any, tmp_path: Path, monkeypatch: Any
+    search: Any, make_rows: Any, contents_of: Any, undisturbed: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     with small_file_system(tmp_path / "small", "2m") as folder:
-        undisturbed = search(LocalStore(tmp_path / "undisturbed")).fit(make_rows())
         ballast = folder / "ballast"
 
         class Fill(Callback):
@@ -236,7 +253,7 @@ def test_a_real_file_system_that_is_full_pauses_the_run(
 
         said = when_paused(monkeypatch, make_space)
         model = search(LocalStore(folder), callbacks=[Fill()]).fit(make_rows())
-        assert contents_of(model.run) == contents_of(undisturbed.run)
+        assert contents_of(model.run) == undisturbed
         assert statuses == ["waits for its store"]
         assert json.loads(LocalStore(folder).runs.at(model.run.run_id).get("lease"))["is_full"] is False
     assert any("paused: no space is left for" in message for message in said)
