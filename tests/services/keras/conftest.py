@@ -1,5 +1,7 @@
 """Fixtures of the tests beside the package that tests of Keras use, too."""
 
+import os
+
 import pytest
 from tests import forked
 from tests.data.conftest import make_dataset as make_dataset
@@ -14,6 +16,12 @@ from tests.tune.conftest import local as local
 from tests.tune.conftest import local_of_three as local_of_three
 from tests.tune.conftest import make_rows as make_rows
 from tests.tune.conftest import search as search
+
+if os.environ.get("KERAS_BACKEND") == "jax":
+    import jax
+
+    # Its compiler takes most of the time that tests on it take, and what it makes runs for milliseconds.
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from tests.sampling import sample
 
-BOTH = ["keras_guide", "traced", "ignored_class", "functions"]
+FILES = [f"test_{name}.py" for name in ("estimator", "hopping", "keras_trial", "losses", "sharing", "steps")]
+BOTH = ["keras_guide", "traced", "functions"]
 TRIALS = [
     f"(keras_trial and {which})" for which in ("anew", "interrupts and error", "hops and keras_dataset")
 ]
@@ -39,10 +40,10 @@ CHOSEN = {
 def test_on_another_backend(backend: str, needs: Callable[[object, str], None], tmp_path: Path) -> None:
     needs(find_spec("keras"), "Keras")
     needs(find_spec(backend), backend)
-    folder = Path(__file__).parent
+    files = [str(Path(__file__).with_name(name)) for name in FILES]
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", " or ".join(CHOSEN[backend])]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, f"--basetemp={tmp_path}/pytest", str(folder)],
+        [sys.executable, "-m", "pytest", *options, f"--basetemp={tmp_path}/pytest", *files],
         env={**os.environ, "KERAS_BACKEND": backend},
         capture_output=True,
         text=True,

@@ -158,9 +158,16 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 SINGLE = {"name": "single", "metric": "loss", "max_length": {"epochs": 2}}
 
 
+LENGTHS: list[tuple[dict[str, int], int, int]] = [
+    ({"epochs": 2}, 5, 26),
+    ({"epochs": 1}, 100, 13),
+    ({"batches": 17}, 5, 17),
+    ({"records": 100}, 4, 13),
+]
+
+
 @pytest.mark.parametrize(
-    ("length", "unit", "total"),
-    [({"epochs": 2}, 5, 26), ({"epochs": 1}, 100, 13), ({"batches": 17}, 5, 17), ({"records": 100}, 4, 13)],
+    ("length", "unit", "total"), sample("lengths of a Keras trial", LENGTHS, quick=1, ci=2)
 )
 def test_any_iterable_of_batches_trains_as_train_on_batch_does(
     definition: Definition, experiment: Experiment, length: Any, unit: int, total: int

@@ -10,6 +10,7 @@ import pytest
 
 keras = pytest.importorskip("keras")
 
+from tests.sampling import sample  # noqa: E402
 from tests.services.keras.test_losses import CLASSES, labels_of, model_of, of_keras, table, validated  # noqa: E402
 
 from hopyard.errors import EstimatorError  # noqa: E402
@@ -88,7 +89,7 @@ def test_every_metric_of_keras_is_in_the_table() -> None:
     assert classes == {type(make()).__name__ for make, _ in CASES.values()} | OF_VALUES
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sample("metrics of Keras", CASES, quick=12, ci=18))
 def test_a_metric_is_that_of_the_whole_validation_set(case: str) -> None:
     """Without weights as one of ``metrics``, with weights as one of ``weighted_metrics``, in one model."""
     make, (form, kind) = CASES[case]
