@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+from tests.sampling import by_level, diagonal
 
 from hopyard.data import open_dataset, prepare, verify
 from hopyard.data.files import stored
@@ -86,7 +87,7 @@ def test_a_flipped_bit_anywhere_in_a_file_is_named_or_harmless(kind, tmp_path, m
     whole = dataset.store.get(entry.name)
     read_all(store)
     draw = np.random.default_rng(1)
-    every = 40 if kind is LocalStore else 160
+    every = by_level(160, 80, 40) if kind is LocalStore else by_level(320, 320, 160)
     for start in range(0, len(whole), every):  # a byte of each stretch, so of every region
         place = int(min(start + draw.integers(every), len(whole) - 1))
         damaged = bytearray(whole)
@@ -127,8 +128,10 @@ def flipped(dataset, one, other):
     dataset.store.put(one, content)
 
 
-@pytest.mark.parametrize("damage", [truncated, emptied, longer, deleted, swapped, flipped])
-@pytest.mark.parametrize("known", [True, False], ids=["this process", "a new machine"])
+@pytest.mark.parametrize(
+    ("damage", "known"),
+    diagonal("damage", [truncated, emptied, longer, deleted, swapped, flipped], [True, False]),
+)
 def test_damage_of_files_is_named_and_healed_by_prepare(damage, known, tmp_path, monkeypatch):
     store = LocalStore(tmp_path / "s")
     dataset = prepared_in(store, monkeypatch).train

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,25 +19,6 @@ from hopyard.training.program import Program
 
 def linear(params: dict[str, Any]) -> TorchEstimator:
     return TorchEstimator(nn.Linear(4, 3), torch.optim.SGD, nn.CrossEntropyLoss())
-
-
-def test_a_function_that_imports_pytorch_itself_is_seeded() -> None:
-    code = """
-import sys, numpy as np
-from hopyard.training.build import build_replica
-from hopyard.training.check import check_trial
-from hopyard.training.program import Program
-def gen(params):
-    import torch
-    model = torch.nn.Linear(2, 2)
-    from hopyard.torch import TorchEstimator
-    return TorchEstimator(model, torch.optim.SGD, torch.nn.MSELoss())
-program = Program(gen, ("x",), ("y",), None, None, 1, 1, 7, "cpu")
-assert "torch" not in sys.modules
-print(build_replica(program, {}, 1).module.weight.tolist() == build_replica(program, {}, 1).module.weight.tolist())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "True\n"
 
 
 def test_trials_start_from_different_weights_and_repeat() -> None:

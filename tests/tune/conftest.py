@@ -49,7 +49,7 @@ def estimator(params: dict[str, Any]) -> TorchEstimator:
         optimizer_params={"lr": params["lr"]},
         loss=torch.nn.CrossEntropyLoss(),
         metrics=["accuracy"],
-        batch_size=8,
+        batch_size=16,
     )
 
 
@@ -83,12 +83,12 @@ def make_rows() -> Callable[..., dict[str, np.ndarray[Any, Any]]]:
     return rows
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def search() -> Callable[..., RandomSearch]:
     return random_search
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def contents_of() -> Callable[[Any], dict[int, Any]]:
     return contents
 
@@ -105,9 +105,9 @@ def local_of_three() -> Any:
         yield backend
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run(search: Any, make_rows: Any) -> Run:
-    """Trials of every state but running."""
+    """Trials of every state but running. Tests leave it so."""
     works = search(MemoryStore()).arguments.estimator_gen_fn
 
     def estimator(params: dict[str, Any]) -> Any:
@@ -122,7 +122,7 @@ def run(search: Any, make_rows: Any) -> Run:
             estimator_gen_fn=estimator,
             search_space=_SPACE,
             num_models=6,
-            num_epochs=4,
+            num_epochs=3,
             patience=1,
             initial_params=[first, {**first, "fails": True}],
             run_id="study",

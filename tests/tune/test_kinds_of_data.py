@@ -7,20 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from onnx.reference import ReferenceEvaluator
 from sklearn.datasets import load_breast_cancer, load_wine, make_friedman1
 
 import hopyard
 from hopyard import load_model, make_torch_dataset
 from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.data import Category, Ragged, as_source, open_dataset, prepare
-from hopyard.errors import EstimatorError, UsageError
+from hopyard.errors import UsageError
 from hopyard.storage import LocalStore, MemoryStore, open_store
 from hopyard.torch import TorchEstimator
 from hopyard.tune import (
@@ -41,14 +39,6 @@ MIXED: dict[str, Any] = {"feature_columns": ["city", "since", "member"], "label_
 def wine() -> dict[str, Any]:
     data = load_wine()
     return {"features": (data.data - data.data.mean(axis=0)) / data.data.std(axis=0), "label": data.target}
-
-
-def onnx_outputs(path: Path, inputs: dict[str, Any]) -> list[Any]:
-    graph = onnx.load(path)
-    onnx.checker.check_model(graph, full_check=True)
-    assert {entry.name for entry in graph.graph.input} == set(inputs)
-    outputs: list[Any] = ReferenceEvaluator(graph).run(None, inputs)
-    return outputs
 
 
 def people() -> pd.DataFrame:
@@ -133,46 +123,6 @@ def test_a_run_is_opened_by_its_id(tmp_path: Path) -> None:
     model = short_search(store, mixed, **MIXED).fit(people())
     run = hopyard.open_run(open_store(str(tmp_path)), model.run_id)
     assert np.array_equal(run.best.predict(people()), model.predict(people()))
-
-
-def test_stacked_inputs_and_transformed_ones_are_exported_as_the_model_gets_them(tmp_path: Path) -> None:
-    data = people()
-    model = short_search(MemoryStore(), tabular, **TABULAR).fit(data)
-    model.export(tmp_path / "tabular.onnx")
-    dense = data[["age", "income"]].to_numpy(np.float32)[:5]
-    inputs = {"dense": dense, "ids": data[["group"]].to_numpy(np.int64)[:5]}
-    [out] = onnx_outputs(tmp_path / "tabular.onnx", inputs)
-    np.testing.assert_allclose(out, model.predict(data[:5]), rtol=1e-4, atol=1e-4)
-
-    model = short_search(MemoryStore(), mixed, **MIXED).fit(data)
-    model.export(tmp_path / "mixed.onnx")
-    loaded = load_model(model.save(tmp_path / "saved"))
-    with pytest.raises(EstimatorError, match=r"val_transform failed .*'' is not in list.*export\(path, exam"):
-        loaded.export(tmp_path / "other.onnx")
-    assert not (tmp_path / "other.onnx").exists()
-    loaded.export(tmp_path / "other.onnx", example=data)
-    assert (tmp_path / "other.onnx").stat().st_size == (tmp_path / "mixed.onnx").stat().st_size
-
-
-def test_what_onnx_cannot_express_is_said(tmp_path: Path) -> None:
-    class Branching(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = torch.nn.Linear(2, 1)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.linear(x) if x.sum() > 0 else -self.linear(x)
-
-    def branching(params: dict[str, Any]) -> TorchEstimator:
-        return TorchEstimator(Branching(), torch.optim.SGD, torch.nn.MSELoss(), optimizer_params=params)
-
-    x = np.random.default_rng(0).standard_normal((ROWS, 2))
-    model = short_search(MemoryStore(), branching).fit({"features": x, "label": x[:, 0]})
-    with pytest.raises(EstimatorError, match="cannot be exported as ONNX"):
-        model.export(tmp_path / "x.onnx")
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(UsageError, match=r"ends in '.pt'; models are exported as '.onnx'"):
-        model.export(tmp_path / "x.pt")
 
 
 def test_frames_tables_and_files_of_the_same_rows_are_one_run(tmp_path: Path) -> None:

@@ -8,13 +8,11 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-import onnx
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from onnx.reference import ReferenceEvaluator
 from tests.tune import missing
 
 from hopyard import load_model
@@ -93,7 +91,7 @@ def of_tokens(
 def search(make: Any, features: list[str], label: str, **more: Any) -> GridSearch:
     given: dict[str, Any] = {
         "backend": InlineBackend(), "store": MemoryStore(), "estimator_gen_fn": make,
-        "search_space": {"lr": hp_choice([0.01, 0.02])}, "num_epochs": 1, "num_partitions": 2,
+        "search_space": {"lr": hp_choice([0.01])}, "num_epochs": 1, "num_partitions": 2,
         "feature_columns": features, "label_columns": [label], "progress": False,
     }  # fmt: skip
     return GridSearch(**(given | more))
@@ -353,7 +351,7 @@ def test_a_mask_without_its_policy_is_refused_with_the_policy() -> None:
 # Lists ----------------------------------------------------------------------------------------
 
 
-def test_padded_tokens_and_their_lengths_from_lists_to_onnx(tmp_path: Any) -> None:
+def test_padded_tokens_and_their_lengths_from_lists_to_predictions(tmp_path: Any) -> None:
     data = sentences()
     columns = ["tokens", "tokens_length"]
     model = search(of_tokens, columns, "label", ragged="pad", evaluation_metric="accuracy").fit(data)
@@ -373,15 +371,6 @@ def test_padded_tokens_and_their_lengths_from_lists_to_onnx(tmp_path: Any) -> No
     assert model.evaluate(data)["accuracy"] == pytest.approx(accuracy)
     frame = model.transform(pd.DataFrame(data))
     np.testing.assert_allclose(np.stack(frame["label__output"]), outputs, rtol=1e-5, atol=1e-6)
-
-    model.export(tmp_path / "model.onnx")
-    padded = np.zeros((3, 8), np.int64)
-    for place, row in zip(padded, lists, strict=True):
-        place[: len(row)] = row
-    graph = onnx.load(tmp_path / "model.onnx")
-    inputs = {"tokens": padded, "tokens_length": np.array([3, 1, 2])}
-    (found,) = ReferenceEvaluator(graph).run(None, inputs)
-    np.testing.assert_allclose(found, alone, rtol=1e-4, atol=1e-5)
 
 
 def test_lengths_are_features_also_where_all_rows_have_one_length() -> None:
@@ -490,7 +479,7 @@ def test_a_search_whose_metric_is_undefined_everywhere_says_what_to_do(tmp_path:
     with pytest.raises(TrialError) as raised:
         search(make, ["age"], "price", evaluation_metric="auc").fit(rows)
     assert str(raised.value).endswith(
-        "has no model: 0 of 2 trials failed. val_auc was no number in any epoch. Rank by another metric "
+        "has no model: 0 of 1 trial failed. val_auc was no number in any epoch. Rank by another metric "
         "(evaluation_metric=), or train and validate on rows for which it is defined."
     )
 

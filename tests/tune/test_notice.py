@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sampling import sample
+from tests.sampling import diagonal
 
 from hopyard.errors import UsageError
 from hopyard.hopper.journal import read_records
@@ -132,15 +132,12 @@ STAGES = {
     "callback": r"after (?P<done>\d+ units?); run the same script again to go on \(run (?P<run>random-\w+)\)\.",
     "end": r"with run (?P<run>random-\w+) completed; run the same script again, which returns its result at once\.",
 }
-CASES = [
-    (stage, backend, number)
-    for stage in STAGES
-    for backend in ("inline", "local")
-    for number in (signal.SIGTERM, signal.SIGUSR1)
-]
+SIGNALS = [signal.SIGTERM, signal.SIGUSR1]
 
 
-@pytest.mark.parametrize(("stage", "backend", "number"), sample("notices", CASES, quick=8, ci=12))
+@pytest.mark.parametrize(
+    ("stage", "backend", "number"), diagonal("notices", STAGES, ["inline", "local"], SIGNALS)
+)
 def test_a_script_that_is_told_to_end_ends_with_75_and_goes_on_to_the_same_result(
     stage: str, backend: str, number: int, undisturbed: str, tmp_path: Path
 ) -> None:

@@ -39,6 +39,12 @@ def run_of(kind: type[Any], data: Any, **own: Any) -> Run:
     return run
 
 
+@pytest.fixture(scope="module")
+def plain(make_rows: Any) -> Run:
+    """Of random search."""
+    return run_of(RandomSearch, make_rows())
+
+
 def texts(path: Path) -> list[str]:
     root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
     return [text.text or "" for text in root.iter("{http://www.w3.org/2000/svg}text")]
@@ -58,34 +64,31 @@ def test_curves_of_other_searches_have_no_rungs(make_rows: Any, tmp_path: Path) 
     assert not any("train on" in text for text in written)
 
 
-def test_a_schedule_of_many_units_has_a_closer_look_with_numbers(make_rows: Any, tmp_path: Path) -> None:
-    run = run_of(RandomSearch, make_rows())
-    units = run.units()
+def test_a_schedule_of_many_units_has_a_closer_look_with_numbers(plain: Run, tmp_path: Path) -> None:
+    units = plain.units()
     assert len(units) > 2 * CLOSER_UNITS
-    written = texts(draw_schedule(run, tmp_path / "schedule.svg"))
+    written = texts(draw_schedule(plain, tmp_path / "schedule.svg"))
     assert written[0] == f"{len(units)} units on 1 worker, a colour per trial"
     closer = written[written.index("a closer look, with the trials' numbers") :]
     assert {"0", "1", "2", "3"} & set(closer)
 
 
 def test_a_picture_in_a_file_brings_its_colours_and_one_in_a_page_takes_those_around_it(
-    make_rows: Any, tmp_path: Path
+    plain: Run, tmp_path: Path
 ) -> None:
-    run = run_of(RandomSearch, make_rows())
-    alone, within = draw_curves(run, tmp_path / "curves.svg").read_text(), curves(run.state)
+    alone, within = draw_curves(plain, tmp_path / "curves.svg").read_text(), curves(plain.state)
     assert within is not None
     assert "prefers-color-scheme" in alone
     assert "<style" not in within
     assert alone.replace(alone[alone.index("<style") : alone.index("</style>") + 8], "") == within
 
 
-def test_other_formats_and_runs_without_units_are_refused(make_rows: Any, tmp_path: Path) -> None:
-    run = run_of(RandomSearch, make_rows())
+def test_other_formats_and_runs_without_units_are_refused(plain: Run, tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"path='.*curves\.png', but pictures are SVG\. Write 'curves\.svg'\."
     ):
-        draw_curves(run, tmp_path / "curves.png")
-    empty = Run(MemoryStore(), run.run_id, list(run._records())[:1])
+        draw_curves(plain, tmp_path / "curves.png")
+    empty = Run(MemoryStore(), plain.run_id, list(plain._records())[:1])
     for draw in (draw_curves, draw_schedule):
         with pytest.raises(NotFoundError, match=r"has nothing to draw yet\. Draw it once an epoch has ended"):
             draw(empty, tmp_path / "empty.svg")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from typing import Any
 
 import cloudpickle
 import numpy as np
-import onnx
 import pandas as pd
 import polars as pl
 import pytest
 import torch
-from onnx.reference import ReferenceEvaluator
 from sklearn.preprocessing import StandardScaler
 
 from hopyard import StockRoom, load_model
@@ -243,27 +240,6 @@ def test_transformers_of_scikit_learn_travel(tmp_path: Any) -> None:
     built_in = search(LocalStore(tmp_path)).fit(people())
     saved = load_model(model.save(tmp_path / "saved"))
     np.testing.assert_allclose(saved.predict(people()), built_in.predict(people()), rtol=1e-4, atol=1e-4)
-
-
-def test_onnx_leaves_the_steps_out_and_says_so(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
-    model = search(LocalStore(tmp_path)).fit(people())
-    with caplog.at_level(logging.WARNING, "hopyard"):
-        model.export(tmp_path / "net.onnx")
-    assert "leaves out preprocess= (Impute('age', by='median', indicator=True), StandardScale" in caplog.text
-    assert (
-        "its inputs are what these steps give: numbers: float32 (rows, 3), city: int64 (rows). model"
-        in caplog.text
-    )
-    names = [given.name for given in onnx.load(tmp_path / "net.onnx").graph.input]
-    assert names == ["numbers", "city"]
-
-    new = people(9, seed=7).drop(columns="label")
-    made = model.preprocessing.apply(new)  # type: ignore[union-attr]
-    numbers = np.stack([made[name] for name in NUMBERS], axis=1)
-    (found,) = ReferenceEvaluator(str(tmp_path / "net.onnx")).run(
-        None, {"numbers": numbers.astype(np.float32), "city": made["city"]}
-    )
-    np.testing.assert_allclose(found, model.predict(new), rtol=1e-5, atol=1e-6)
 
 
 def test_steps_apply_to_frames_as_they_are(tmp_path: Any) -> None:

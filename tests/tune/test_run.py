@@ -92,14 +92,14 @@ def test_a_run_without_a_result_so_far_says_how_to_go_on(search: Any, make_rows:
 def test_a_run_that_is_extended_in_steps_and_interrupted_equals_a_long_one(
     patience: int | None, search: Any, make_rows: Any, contents_of: Any
 ) -> None:
-    whole = search(MemoryStore(), num_models=3, num_epochs=5, patience=patience).fit(make_rows())
+    whole = search(MemoryStore(), num_models=2, num_epochs=4, patience=patience).fit(make_rows())
     store = MemoryStore()
 
     class Stop(Callback):
         def on_epoch_end(self, trial: Any, epoch: int, metrics: Any) -> None:
             raise KeyboardInterrupt
 
-    for models, epochs in ((1, 1), (2, 2), (3, 3), (3, 5)):
+    for models, epochs in ((1, 1), (2, 2), (2, 4)):
         budget = {"run_id": "grows", "num_models": models, "num_epochs": epochs, "patience": patience}
         with pytest.raises(KeyboardInterrupt):
             search(store, **budget, callbacks=[Stop()]).fit(make_rows())
@@ -118,8 +118,8 @@ def test_a_run_that_kept_only_its_best_grows_in_models_but_not_in_epochs(search:
     ):
         search(store, run_id="a", keep="best", num_epochs=3).fit(make_rows())
     assert len(list(read_records(store.runs.at("a")))) == before
-    grown = search(store, run_id="a", keep="best", num_models=5).fit(make_rows())
-    whole = search(MemoryStore(), num_models=5).fit(make_rows())
+    grown = search(store, run_id="a", keep="best", num_models=4).fit(make_rows())
+    whole = search(MemoryStore(), num_models=4).fit(make_rows())
     assert grown.get_all_model_history() == whole.get_all_model_history()
     kept = {entry.name.split("/")[2] for entry in store.list("runs/a") if entry.name.endswith(".safetensors")}
     assert kept == {f"{grown.trial:05d}"}
@@ -187,23 +187,23 @@ def test_a_schedule_that_follows_from_num_epochs_is_not_extended(
         search(store, **{**options, "num_epochs": 3}).fit(make_rows())
     assert f"{first} after " in str(caught.value)
     assert len(list(read_records(store.runs.at("a")))) == before
-    grown = search(store, **options, num_models=5).fit(make_rows())
-    whole = search(MemoryStore(), **options, num_models=5).fit(make_rows())
+    grown = search(store, **options, num_models=4).fit(make_rows())
+    whole = search(MemoryStore(), **options, num_models=4).fit(make_rows())
     assert grown.get_all_model_history() == whole.get_all_model_history()
 
     grown.run.extend(num_epochs=3)  # kept until the run goes on
-    search(store, **options, num_models=5).fit(make_rows())
+    search(store, **options, num_models=4).fit(make_rows())
     refused = [r for r in read_records(store.runs.at("a")) if r["r"] == "control" and "refused" in r]
     assert [re.search(rule, record["refused"]) is not None for record in refused] == [True]
 
 
 def test_a_schedule_of_steps_is_extended(search: Any, make_rows: Any, contents_of: Any) -> None:
     store = MemoryStore()
-    options = {"run_id": "a", "estimator_gen_fn": scheduled(halving)}
-    whole = search(MemoryStore(), **options, num_epochs=5).fit(make_rows())
+    options = {"run_id": "a", "estimator_gen_fn": scheduled(halving), "num_models": 2}
+    whole = search(MemoryStore(), **options, num_epochs=4).fit(make_rows())
     search(store, **options, num_epochs=2).fit(make_rows())
     grown = search(store, **options, num_epochs=3).fit(make_rows())
-    grown.run.extend(num_epochs=5)
+    grown.run.extend(num_epochs=4)
     grown = search(store, **options, num_epochs=3).fit(make_rows())
     assert contents_of(grown.run) == contents_of(whole.run)
 

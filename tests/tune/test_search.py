@@ -22,7 +22,7 @@ from hopyard.tune import Callback, GridSearch, hp_choice
 def test_the_best_model_is_the_one_with_the_highest_accuracy_at_its_best_epoch(
     search: Any, make_rows: Any
 ) -> None:
-    model = search(MemoryStore(), num_models=5, num_epochs=3).fit(make_rows())
+    model = search(MemoryStore(), num_models=4, num_epochs=3).fit(make_rows())
     histories = model.get_all_model_history()
     best = max(max(history["val_accuracy"]) for history in histories.values())
     assert model.info.value == best == max(model.get_history()["val_accuracy"])
@@ -32,15 +32,15 @@ def test_the_best_model_is_the_one_with_the_highest_accuracy_at_its_best_epoch(
 
 
 def test_evaluation_metric_loss_picks_the_lowest(search: Any, make_rows: Any) -> None:
-    model = search(MemoryStore(), num_models=5, evaluation_metric="val_loss").fit(make_rows())
+    model = search(MemoryStore(), num_models=3, evaluation_metric="val_loss").fit(make_rows())
     lowest = min(min(history["val_loss"]) for history in model.get_all_model_history().values())
     assert model.info.value == lowest
 
 
 def test_the_weights_are_those_of_the_best_epoch_not_the_last(search: Any, make_rows: Any) -> None:
     data, val = make_rows(), make_rows(40, seed=1)
-    model = search(MemoryStore(), num_models=4, num_epochs=6).fit(data, val)
-    early = [m for m in model.get_all_models() if m.info.epoch < 6]
+    model = search(MemoryStore(), num_models=4, num_epochs=4).fit(data, val)
+    early = [m for m in model.get_all_models() if m.info.epoch < 4]
     assert early, "the seed should give a trial whose best epoch is not its last"
     for found in early:
         assert found.evaluate(val)["accuracy"] == pytest.approx(found.info.value, abs=1e-12)
@@ -69,23 +69,23 @@ def test_inline_and_local_backends_give_the_same_bits(
 def test_the_same_call_again_returns_the_finished_run_at_once(
     search: Any, make_rows: Any, capsys: Any
 ) -> None:
-    store = MemoryStore()
-    first = search(store).fit(make_rows())
-    again = search(store).fit(make_rows())
+    store, short = MemoryStore(), {"num_models": 1, "num_epochs": 1}
+    first = search(store, **short).fit(make_rows())
+    again = search(store, **short).fit(make_rows())
     assert again.run_id == first.run_id
     assert "is finished: its result is returned. fresh=True trains again." in capsys.readouterr().out
-    fresh = search(store, fresh=True).fit(make_rows())
+    fresh = search(store, fresh=True, **short).fit(make_rows())
     assert fresh.run_id == f"{first.run_id}-2"
     assert fresh.get_history() == first.get_history()
 
 
 def test_other_settings_or_data_make_another_run(search: Any, make_rows: Any) -> None:
-    store = MemoryStore()
-    base = search(store).fit(make_rows()).run_id
+    store, short = MemoryStore(), {"num_models": 1, "num_epochs": 1}
+    base = search(store, **short).fit(make_rows()).run_id
     others = [
-        search(store, seed=1).fit(make_rows()).run_id,
-        search(store, num_epochs=1).fit(make_rows()).run_id,
-        search(store).fit(make_rows(seed=3)).run_id,
+        search(store, seed=1, **short).fit(make_rows()).run_id,
+        search(store, num_models=1, num_epochs=2).fit(make_rows()).run_id,
+        search(store, **short).fit(make_rows(seed=3)).run_id,
     ]
     assert len({base, *others}) == 4
 
@@ -94,9 +94,9 @@ def test_a_run_grows_in_models_and_epochs_and_equals_one_that_was_larger_from_th
     search: Any, make_rows: Any, contents_of: Any
 ) -> None:
     store = MemoryStore()
-    search(store, run_id="grows").fit(make_rows())
-    grown = search(store, run_id="grows", num_models=4, num_epochs=3).fit(make_rows())
-    whole = search(MemoryStore(), num_models=4, num_epochs=3).fit(make_rows())
+    search(store, run_id="grows", num_models=1, num_epochs=1).fit(make_rows())
+    grown = search(store, run_id="grows", num_models=3, num_epochs=2).fit(make_rows())
+    whole = search(MemoryStore(), num_models=3, num_epochs=2).fit(make_rows())
     assert contents_of(grown.run) == contents_of(whole.run)
 
 
@@ -119,11 +119,11 @@ def test_a_search_in_progress_refuses_a_second_driver(search: Any, make_rows: An
         def on_epoch_end(self, trial: Any, epoch: int, metrics: Any) -> None:
             if not refused:
                 try:
-                    search(store).fit(make_rows())
+                    search(store, num_models=1).fit(make_rows())
                 except RunHeldError as error:
                     refused.append(error)
 
-    search(store, callbacks=[Second()]).fit(make_rows())
+    search(store, num_models=1, callbacks=[Second()]).fit(make_rows())
     assert len(refused) == 1
 
 
@@ -213,7 +213,7 @@ def test_what_is_wrong_for_all_trials_is_said_before_anything_is_prepared(
 
 
 def test_patience_stops_a_trial_that_does_not_improve(search: Any, make_rows: Any) -> None:
-    model = search(MemoryStore(), num_epochs=8, patience=2).fit(make_rows())
+    model = search(MemoryStore(), num_epochs=6, patience=2).fit(make_rows())
     stopped = [t for t in model.run.state.trials.values() if t.status == "stopped"]
     assert stopped
     for trial in stopped:

@@ -39,20 +39,6 @@ def test_a_worker_that_came_later_and_differs_ends_the_run_which_then_goes_on_el
     assert run.broken_rules() == []
 
 
-def test_workers_do_not_import_what_only_drivers_need(
-    fresh_processes: None, search: Callable[..., Any], make_rows: Callable[..., Any], tmp_path: Path
-) -> None:
-    def look() -> list[str]:
-        import sys  # this function travels
-
-        rooms = ("hopyard.tune", "hopyard.hopper", "hopyard.search", "hopyard.stockroom")
-        return [room for room in rooms if room in sys.modules]
-
-    with LocalBackend(num_workers=1, device="cpu") as backend:
-        search(LocalStore(tmp_path), backend).fit(make_rows())
-        assert backend.submit(0, look).result() == []
-
-
 def test_drivers_do_not_import_stockrooms_for_searches_without_one(fresh_processes: None) -> None:
     code = "import hopyard.tune, sys; print('hopyard.stockroom.stock' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

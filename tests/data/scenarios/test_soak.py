@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.sampling import by_level
 
 from hopyard.data import open_dataset
 from hopyard.data.cache.durability import durability
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="looks at the process in /proc"
 )
 
-WARM_UP, EPOCHS = 40, 200
+WARM_UP, EPOCHS = 40, by_level(60, 100, 400)
 MOST_GROWTH = 1 << 20
 
 
