@@ -19,7 +19,9 @@ from hopyard.worker_start import end_spare, start_spare
 
 @pytest.fixture(autouse=True)
 def none_is_left() -> Iterator[None]:
-    subprocess.run([sys.executable, "-c", ""], check=True)  # tests.forked sets a variable when it starts the first
+    subprocess.run(
+        [sys.executable, "-c", ""], check=True
+    )  # tests.forked sets a variable when it starts the first
     end_spare()
     yield
     end_spare()
@@ -96,27 +98,20 @@ def test_one_that_was_killed_is_not_taken() -> None:
         assert result_of(backend.submit(0, os.getpid)) != pid
 
 
-def test_it_ends_with_a_driver_that_ends_by_itself() -> None:
-    assert has_ended(_of_driver(""))
-
-
-def test_it_ends_with_a_driver_that_is_killed() -> None:
-    pid = _of_driver("os.kill(os.getpid(), signal.SIGKILL)")
+@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"], ids=["by itself", "killed"])
+def test_it_ends_with_the_driver(end: str) -> None:
+    code = (
+        "import os, signal; from hopyard import worker_start; worker_start.start_spare([]); "
+        f"print(worker_start._spare.popen.pid, flush=True); {end}"
+    )
+    driver = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60
+    )
     try:
-        descriptor = os.pidfd_open(pid)
+        descriptor = os.pidfd_open(int(driver.stdout))
     except ProcessLookupError:
         return
     try:
         assert select.select([descriptor], [], [], 60)[0]
     finally:
         os.close(descriptor)
-
-
-def _of_driver(end: str) -> int:
-    """The number of the spare worker of a driver, which has ended."""
-    code = (
-        "import os, signal; from hopyard import worker_start; worker_start.start_spare([]); "
-        f"print(worker_start._spare.popen.pid, flush=True); {end}"
-    )
-    driver = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    return int(driver.stdout)

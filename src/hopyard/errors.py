@@ -13,6 +13,7 @@
     │   ├── ConfigError         fix the configuration of the experiment; carries every problem
     │   ├── MetricError         name another metric, or its mode
     │   ├── EstimatorError      fix the estimator function or its arguments
+    │   │   └── BaseChangedError  leave the base as it is, which all trials share
     │   ├── InvalidNameError    use another name in the store
     │   ├── SettingsError       a run or dataset exists with other settings
     │   ├── ConflictError       say whose version to have; carries the conflicts
@@ -54,6 +55,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 __all__ = [
+    "BaseChangedError",
     "BehindError",
     "BusyError",
     "ChangedError",
@@ -159,6 +161,10 @@ class MetricError(UsageError):
 
 class EstimatorError(UsageError):
     """The estimator function, or an estimator's argument, is not usable."""
+
+
+class BaseChangedError(EstimatorError):
+    """A trial changed the base that it shares with the other trials of its process."""
 
 
 class InvalidNameError(UsageError):

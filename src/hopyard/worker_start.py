@@ -6,7 +6,6 @@ worker that is to be started alike is that one; if none is, it ends with the dri
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import socket
@@ -90,8 +89,10 @@ def start_worker(
 
 
 def start_spare(modules: Sequence[str]) -> None:
-    """Start a worker with one CPU thread, which imports ``modules``. The main thread must call this: Linux ends the
-    worker together with the thread that started it."""
+    """Start a worker with one CPU thread, which imports ``modules``; ``end_spare`` ends it if no worker was like it.
+
+    The main thread must call this: Linux ends the worker together with the thread that started it.
+    """
     global _spare
     env, paths = {**os.environ, **common_env(1)}, import_path()
     ours, theirs = socket.socketpair()
@@ -102,7 +103,6 @@ def start_spare(modules: Sequence[str]) -> None:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     _spare = Spare(popen, ours, env, paths)
-    atexit.register(end_spare)
 
 
 def take_spare(env: Mapping[str, str], paths: Sequence[str]) -> Spare | None:

@@ -16,6 +16,7 @@ CLASS = "from hopyard.experiment import TorchTrial\nclass Trial(TorchTrial): ...
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     found: list[list[str]] = []
     monkeypatch.setattr(worker_start, "start_spare", lambda modules: found.append(list(modules)))
+    monkeypatch.setattr(worker_start, "end_spare", lambda: found.append(["ended"]))
     return found
 
 
@@ -35,8 +36,9 @@ def test_its_worker_imports_what_the_code_seems_to_need(
     started: list[list[str]], tmp_path: Path, words: list[str], code: str | bytes, modules: list[str]
 ) -> None:
     (tmp_path / "model_def.py").write_bytes(code if isinstance(code, bytes) else code.encode())
-    early.start_early([*words, "const.yaml", str(tmp_path), "--store", "no-such-directory"])
-    assert started == [["hopyard.experiment.looking", *modules]]
+    with early.worker_started_early([*words, "const.yaml", str(tmp_path), "--store", "no-such-directory"]):
+        assert started == [["hopyard.experiment.looking", *modules]]
+    assert started[1:] == [["ended"]]
 
 
 @pytest.mark.parametrize(
@@ -54,5 +56,6 @@ def test_its_worker_imports_what_the_code_seems_to_need(
     ],
 )
 def test_no_other_command_starts_one(started: list[list[str]], words: list[str]) -> None:
-    early.start_early(words)
+    with early.worker_started_early(words):
+        pass
     assert started == []

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopyard.cli.early import start_early
+from hopyard.cli.early import worker_started_early
 from hopyard.cli.warned import said_warnings
 from hopyard.errors import HopyardError
 
@@ -28,10 +28,10 @@ def main() -> None:
     if words[:2] == _MERGE_DRIVER and len(words) == 6 and not any(word.startswith("-") for word in words):
         _run(lambda: _merge(*words[2:]))
     else:
-        start_early(words)
-        from hopyard.cli.tree import app
+        with worker_started_early(words):
+            from hopyard.cli.tree import app
 
-        _run(app)
+            _run(app)
 
 
 def stock_main() -> None:

@@ -4,7 +4,8 @@ driver's."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 _CREATE = (["experiment", "create"], ["create", "experiment"])
@@ -15,16 +16,21 @@ _OF_CLASSES = {"TorchTrial": "hopyard.experiment.torch_trial", "KerasTrial": "ho
 _PACKAGES = re.compile(r"^\s*(?:import|from)\s+(torch|keras|tensorflow|jax)\b", re.MULTILINE)
 
 
-def start_early(words: Sequence[str]) -> None:
-    """Start a spare worker if a command line begins an experiment; it imports what the code seems to need."""
-    if list(words[:2]) not in _CREATE or any(word.partition("=")[0] in _ELSEWHERE for word in words):
-        return
+@contextmanager
+def worker_started_early(words: Sequence[str]) -> Iterator[None]:
+    """Have a spare worker meanwhile if a command line begins an experiment; it imports what the code seems to need."""
     directory = next((word for word in words[2:] if Path(word).is_dir()), None)
-    if directory is None:
+    is_elsewhere = any(word.partition("=")[0] in _ELSEWHERE for word in words)
+    if list(words[:2]) not in _CREATE or is_elsewhere or directory is None:
+        yield
         return
-    from hopyard.worker_start import start_spare
+    from hopyard.worker_start import end_spare, start_spare
 
     start_spare(["hopyard.experiment.looking", *_modules_of(Path(directory))])
+    try:
+        yield
+    finally:
+        end_spare()
 
 
 def _modules_of(directory: Path) -> list[str]:

@@ -148,10 +148,6 @@ class Visit:
         return np.random.default_rng(derive_seed(self.seed, kind, self.epoch, self.partition, batch))
 
 
-class SharedChangedError(EstimatorError):
-    """A trial changed what all trials of a process share. Whatever else has it there is made anew."""
-
-
 def another_architecture(error: EstimatorError) -> EstimatorError:
     """The error of a replica that cannot adopt the state of another trial."""
     return EstimatorError(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hopyard.errors import (
+    BaseChangedError,
     CorruptError,
     DivergedError,
     Evidence,
@@ -30,7 +31,7 @@ from hopyard.storage import Store
 from hopyard.storage.hosts import bytes_at
 from hopyard.storage.oserrors import full_disk
 from hopyard.training.build import build_in_session
-from hopyard.training.estimator import Replica, SharedChangedError, Visit
+from hopyard.training.estimator import Replica, Visit
 from hopyard.training.evidence import gather
 from hopyard.training.hiding import say_hidden_state
 from hopyard.training.metric_store import pack_states, unpack_states
@@ -127,7 +128,7 @@ class _TrialUnit:
             return self._failed(error)
         except Preempted:
             raise
-        except SharedChangedError as error:
+        except BaseChangedError as error:
             residents.clear()
             forget_program(request.store, request.program)
             return self._failed(error)

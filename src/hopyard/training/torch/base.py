@@ -16,10 +16,9 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import torch
 from torch import nn
 
-from hopyard.errors import EstimatorError
+from hopyard.errors import BaseChangedError, EstimatorError
 from hopyard.objects import Tensor
 from hopyard.objects.identity import identity
-from hopyard.training.estimator import SharedChangedError
 from hopyard.training.torch import state
 from hopyard.wording import brief, some_names
 
@@ -87,7 +86,7 @@ class Base:
         """Compare the base with what it was.
 
         Raises:
-            SharedChangedError: something wrote to it. It is no base of later trials.
+            BaseChangedError: something wrote to it. It is no base of later trials.
         """
         changed = [name for name, tensor in self._tensors.items() if _digest(tensor) != self._digests[name]]
         if not changed:
@@ -97,7 +96,7 @@ class Base:
                 del bases[place]
         _drop(_bases, self)
         _drop(_of_modules, self)
-        raise SharedChangedError(
+        raise BaseChangedError(
             f"the trial changed tensors of the base, which all trials share: {some_names(changed, _MOST_NAMES)}. Leave "
             "the base as it is: train adapters, or set requires_grad_(True) on the tensors in model=fn(base), which "
             "makes them the trial's own; merge adapters (merge_and_unload) in a copy of the trained model."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -40,7 +41,11 @@ def export_adapter(module: nn.Module, path: Path) -> Path:
     with write_errors(path):
         try:
             module.save_pretrained(str(unfinished))
+            umask = os.umask(0)
+            os.umask(umask)
             for written in unfinished.rglob("*"):
+                if written.is_file():  # safetensors are for the user alone otherwise
+                    written.chmod(0o666 & ~umask)
                 files.sync(written)
             files.sync(unfinished)
             files.rename(unfinished, path)
