@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 import pages
 from hopyard import StockRoom, errors
@@ -27,10 +28,14 @@ def test_commands_and_links_exist_and_every_command_is_documented() -> None:
 
 
 @pytest.mark.parametrize("path", pages.pages(), ids=lambda path: str(path.relative_to(pages.ROOT)))
-def test_code_runs(path: Path, tmp_path: Path, needs: Callable[[object, str], None]) -> None:
+def test_code_runs(
+    path: Path, tmp_path: Path, needs: Callable[[object, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = pages.read_page(path)
     if "pyspark" in pages.script(page):
         needs(shutil.which("java"), "Java 17 or newer, for Spark")
+    if "import keras" in pages.script(page):
+        monkeypatch.setenv(forked.WITH, "keras")
     folder = tmp_path / "empty"
     folder.mkdir()
     done = pages.run_page(page, folder)

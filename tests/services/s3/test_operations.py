@@ -118,7 +118,7 @@ def test_random_operations_over_the_wire_are_those_in_a_directory(
     with slow_wire(settings) as wire:
         twins = Twins(ObjectStore(s3_url, endpoint=wire.url), tmp_path, SEED)
         drawn = random.Random(SEED)
-        for number in range(by_level(100, 200, 10_000)):
+        for number in range(by_level(60, 100, 10_000)):
             drawn.choices(list(OPERATIONS), list(OPERATIONS.values()))[0](twins)
             if number % 1000 == 999:
                 twins.check()
