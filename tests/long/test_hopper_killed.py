@@ -8,14 +8,14 @@ from pathlib import Path
 
 from tests.sampling import by_level
 
-TRIALS, DRIVERS, WORKERS = by_level(100, 100, 300), by_level(8, 8, 25), by_level(15, 15, 45)
+TRIALS, DRIVERS, WORKERS = by_level(40, 40, 300), by_level(4, 4, 25), by_level(6, 6, 45)
 """How many trials there are, and how many drivers and workers are killed."""
 
 RUNS = """
 import os, pickle, random, signal, sys
 from pathlib import Path
 import cloudpickle
-import conftest
+from tests.hopper import conftest
 from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.hopper.history import broken_rules, committed_units
 from hopyard.hopper.journal import read_records
@@ -101,10 +101,9 @@ print(len(units), kills, lost)
 
 
 def test_trials_killed_at_many_moments_come_to_the_same_leaderboard(tmp_path: Path) -> None:
-    here = Path(__file__).parents[1] / "hopper"
     runs = subprocess.run(
         [sys.executable, "-c", RUNS, str(tmp_path), *map(str, (TRIALS, DRIVERS, WORKERS))],
-        cwd=here,
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=600,
