@@ -199,6 +199,21 @@ def test_a_function_that_makes_the_base_is_called_once() -> None:
     assert first.module[0].first.weight.data_ptr() == second.module[0].first.weight.data_ptr()
 
 
+def test_what_is_given_out_shares_nothing() -> None:
+    base = network()
+    made, other = replica(base), replica(base)
+    expected = {name: value.clone() for name, value in made.module.state_dict().items()}
+    module = made.give_out()
+    assert module[0].second.layer.weight is module[0].again.weight
+    assert all(torch.equal(value, expected[name]) for name, value in module.state_dict().items())
+    for value in module.state_dict().values():
+        value.add_(1)
+    base_of(base, CPU).check()
+    theirs = other.module.state_dict()
+    assert torch.equal(theirs["0.first.weight"], expected["0.first.weight"])
+    assert torch.equal(theirs["0.scale"], expected["0.scale"])
+
+
 # Training
 
 

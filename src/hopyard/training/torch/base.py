@@ -82,6 +82,12 @@ class Base:
         """Whether a tensor is one of the base, not a trial's own."""
         return isinstance(value, torch.Tensor) and _storage(value) in self._known
 
+    def leave(self, model: nn.Module) -> None:
+        """Give a model copies of all that it has of the base: it is somebody's own from now on."""
+        for tensor in [*model.parameters(), *model.buffers()]:
+            if self.has(tensor):
+                tensor.data = tensor.data.clone()
+
     def check(self) -> None:
         """Compare the base with what it was.
 

@@ -400,7 +400,10 @@ class TorchReplica(Replica):
         self._scaler = torch.amp.GradScaler(device.type) if estimator.precision == "fp16" else None
 
     def give_out(self) -> torch.nn.Module:
-        """The module, with a trunk of its own: the user may train it on, and other models have the trunk too."""
+        """The module, with a trunk or base of its own: the user may train it on, and other models have these too."""
+        if self._shared is not None:
+            self._shared.leave(self._head)
+            self._shared = None
         if self._trunk is not None and not self._is_given_out:
             self.module = WithTrunk(self._trunk.unshare(), self._head).eval()
             self._is_given_out = True
