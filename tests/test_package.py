@@ -101,11 +101,10 @@ def test_names_that_a_public_module_defines_are_documented_or_have_an_underscore
     assert [name for name in sorted(defined - set(names)) if not name.startswith("_")] == []
 
 
-@pytest.mark.parametrize("file", modules(SRC), ids=lambda file: str(file.relative_to(SRC)))
-def test_every_module_says_what_it_is(file: Path) -> None:
-    module = nodes(file)[0]
-    assert isinstance(module, ast.Module)
-    assert ast.get_docstring(module)
+def test_every_module_says_what_it_is() -> None:
+    begins = re.compile(r'(#.*\n|\s)*r?"""\s*[^\s"]')  # parsing them all takes seconds
+    silent = [str(file.relative_to(SRC)) for file in modules(SRC) if not begins.match(file.read_text())]
+    assert silent == []
 
 
 def test_files_and_functions_stay_small() -> None:

@@ -111,6 +111,13 @@ def _make_experiment() -> None:
     create("const.yaml", folder, LocalStore("store[x]"), LocalBackend(num_workers=1), progress=False)
 
 
+@pytest.fixture(scope="module")
+def ids(place: Path) -> dict[str, str]:
+    """What stands for the ids of its run and its experiment below."""
+    [experiment] = list_experiments(LocalStore(place / "store[x]"))
+    return {"RUN": StockRoom(place).experiment.runs()[0].id, "EXP": experiment.experiment}
+
+
 @pytest.fixture
 def printed(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -248,19 +255,19 @@ def test_every_command_is_walked() -> None:
 
 
 @pytest.mark.parametrize("command", WALK)
-def test_a_command_shows_what_others_wrote_as_text(command: str, typed: Typed, place: Path) -> None:
+def test_a_command_shows_what_others_wrote_as_text(command: str, typed: Typed, ids: dict[str, str]) -> None:
     for arguments in WALK[command]:
-        shown = typed(*command.split(), *_with_ids(arguments, place))
+        shown = typed(*command.split(), *_with_ids(arguments, ids))
         assert not set(shown) & STEERING, shown
         assert "Traceback" not in shown or command in SHOW_FAILURES
 
 
 @pytest.mark.parametrize("command", WITH_JSON)
 def test_with_json_there_is_one_document_or_an_error_and_nothing_else(
-    command: str, printed: Callable[..., tuple[str, str]], place: Path
+    command: str, printed: Callable[..., tuple[str, str]], ids: dict[str, str]
 ) -> None:
     for arguments in WALK[command]:
-        given = [*command.split(), *_with_ids(arguments, place), "--json"]
+        given = [*command.split(), *_with_ids(arguments, ids), "--json"]
         out, err = printed(*given)
         assert not set(out + err) & STEERING, given
         if out:
@@ -270,11 +277,8 @@ def test_with_json_there_is_one_document_or_an_error_and_nothing_else(
             assert re.match(r"\w+Error: |Usage: ", err.lstrip()), given
 
 
-def _with_ids(arguments: list[str], place: Path) -> list[str]:
-    run = StockRoom(place).experiment.runs()[0].id
-    [experiment] = list_experiments(LocalStore(place / "store[x]"))
-    known = {"RUN": run, "EXP": experiment.experiment}
-    return [known.get(each, each.replace("RUN", run)) for each in arguments]
+def _with_ids(arguments: list[str], ids: dict[str, str]) -> list[str]:
+    return [ids.get(each, each.replace("RUN", ids["RUN"])) for each in arguments]
 
 
 def test_names_are_shown_whole(typed: Typed, place: Path) -> None:

@@ -116,9 +116,8 @@ BARE: dict[str, Callable[[Rows], Any]] = {
 }
 
 
-@pytest.mark.parametrize("ragged", ["keep", "pad"])
 @pytest.mark.parametrize("nulls", ["error", "fill", "mask"])
-@given(data=st.data())
+@given(ragged=st.sampled_from(["keep", "pad"]), data=st.data())
 def test_the_result_for_a_row_never_depends_on_the_rows_beside_it(nulls: str, ragged: str, data: Any) -> None:
     row = st.lists(st.integers(1, 9), max_size=LENGTH)
     rows: Rows = data.draw(st.lists(row if nulls == "error" else st.none() | row, min_size=1, max_size=5))
@@ -137,8 +136,8 @@ def test_the_result_for_a_row_never_depends_on_the_rows_beside_it(nulls: str, ra
         np.testing.assert_allclose(np.asarray(outputs), expected)
 
 
-@pytest.mark.parametrize("ragged", ["keep", "pad"])
 @given(
+    ragged=st.sampled_from(["keep", "pad"]),
     rows=st.lists(st.none() | st.lists(st.integers(1, 9), max_size=LENGTH), min_size=1, max_size=5),
     kind=st.sampled_from([*KINDS]),
 )
