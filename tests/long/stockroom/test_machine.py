@@ -330,5 +330,5 @@ class Machine(Peers):
 
 TestMachine = pytest.mark.timeout(by_level(300, 900, 0))(Machine.TestCase)
 TestMachine.settings = settings(
-    stateful_step_count=by_level(8, 12, 25), suppress_health_check=list(HealthCheck)
+    stateful_step_count=by_level(8, 8, 25), suppress_health_check=list(HealthCheck)
 )

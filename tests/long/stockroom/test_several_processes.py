@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.long.stockroom.model import content
+from tests.sampling import by_level
 
 from hopyard import StockRoom
 from hopyard.errors import UsageError
@@ -77,7 +78,13 @@ def start(code: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def test_sixteen_processes_race_for_one_branch(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.long.stockroom.racing", str(tmp_path / "stock"), "4"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.long.stockroom.racing",
+        str(tmp_path / "stock"),
+        str(by_level(2, 2, 4)),
+    ]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
 

@@ -424,5 +424,5 @@ class Staging(RuleBasedStateMachine):
 
 TestStaging = pytest.mark.timeout(by_level(300, 900, 0))(Staging.TestCase)
 TestStaging.settings = settings(
-    stateful_step_count=by_level(8, 12, 25), suppress_health_check=list(HealthCheck)
+    stateful_step_count=by_level(8, 8, 25), suppress_health_check=list(HealthCheck)
 )

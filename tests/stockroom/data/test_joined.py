@@ -322,13 +322,12 @@ def test_anything_else_is_refused(local: Objects) -> None:
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on a single core
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_workers_of_a_dataloader_read_every_sample(local: Objects, start: str) -> None:
+def test_workers_of_a_dataloader_read_every_sample(local: Objects) -> None:
+    """Forked ones; ``tests/long/stockroom`` has some that begin from nothing."""
     dataset = make_torch_dataset(write(local, image=IMAGES, label=np.arange(N)))
     assert dataset[0][1].item() == 0
-    workers = 2 if start == "fork" else 1  # what a new process imports takes seconds
     loader = torch.utils.data.DataLoader(
-        dataset, batch_size=16, shuffle=True, num_workers=workers, multiprocessing_context=start
+        dataset, batch_size=16, shuffle=True, num_workers=2, multiprocessing_context="fork"
     )
     seen = {}
     for images, labels in loader:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sampling import by_level
 
 from hopyard.errors import CorruptError, UsageError
 from hopyard.stockroom.history.references import References, Tip, check_name, logs
@@ -359,8 +360,8 @@ def run_race(store: Store, racers: int, rounds: int) -> None:
 
 
 def test_of_processes_that_race_exactly_one_wins_each_time(tmp_path: Path) -> None:
-    run_race(LocalStore(tmp_path), racers=4, rounds=25)
+    run_race(LocalStore(tmp_path), racers=4, rounds=by_level(10, 10, 25))
 
 
 def test_of_processes_that_race_in_a_bucket_exactly_one_wins_each_time(s3_url: str) -> None:
-    run_race(open_store(s3_url), racers=3, rounds=4)
+    run_race(open_store(s3_url), racers=3, rounds=by_level(2, 2, 4))
