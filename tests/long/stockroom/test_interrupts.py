@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sampling import sample
 
 from hopyard import StockRoom
 from hopyard.stockroom.data.drafts import ColumnDraft
@@ -83,8 +85,9 @@ def shown(stock: StockRoom) -> Shown:
     return dict(stock.experiment), {name: list(stock.data[name].values()) for name in stock.data}
 
 
-@pytest.mark.parametrize("when", ["before", "behind"])
-@pytest.mark.parametrize("name", ACTIONS)
+@pytest.mark.parametrize(
+    ("name", "when"), sample("interrupts", itertools.product(ACTIONS, ["before", "behind"]), quick=3, ci=6)
+)
 def test_a_handle_with_staged_writes_shows_what_there_is(tmp_path: Path, name: str, when: str) -> None:
     act, allowed = ACTIONS[name]
     count, at = [0], 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sampling import sample
 from tests.stockroom.maintenance.histories import holds
 from tests.stockroom.remotes.repositories import at
 
@@ -26,9 +28,10 @@ def purged_elsewhere(path: Path, key: int) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("is_writer", [True, False])
-@pytest.mark.parametrize("has_read", [True, False])
-@pytest.mark.parametrize("has_staged", [True, False])
+@pytest.mark.parametrize(
+    ("is_writer", "has_read", "has_staged"),
+    sample("purged elsewhere", itertools.product([True, False], repeat=3), quick=2, ci=4),
+)
 def test_what_another_process_purged_does_not_come_back_with_its_neighbour(
     tmp_path: Path, is_writer: bool, has_read: bool, has_staged: bool
 ) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.sampling import by_level
 from tests.stockroom.remotes.repositories import at, commit, content, samples, tip, whole
 
 from hopyard.errors import NotFoundError
@@ -105,7 +106,7 @@ for turn in range(rounds):
 """
 
 
-@pytest.mark.parametrize(("where", "writers"), [("files", 8), ("s3", 4)])
+@pytest.mark.parametrize(("where", "writers"), [("files", by_level(4, 4, 8)), ("s3", by_level(2, 2, 4))])
 def test_many_writers_lose_nothing(
     where: str, writers: int, local: Repository, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
