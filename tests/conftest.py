@@ -51,6 +51,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it puts into the background so, and all that the suite starts would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Which PyTorch reads when it is imported: else its threads wait for each other busily, also for cores that others use.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 if hasattr(os._exit, "__code__"):
     # The one by which coverage saves its data; tests send it to workers, as the one that it stands for.
     os._exit.__module__, os._exit.__name__, os._exit.__qualname__ = "os", "_exit", "_exit"

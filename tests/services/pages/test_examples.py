@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,12 +46,13 @@ def test_every_example_with_ray_is_linked_from_the_page() -> None:
     assert [path.name for path in files if f"(../{path.relative_to(pages.ROOT)})" not in text] == []
 
 
-def test_the_script_for_slurm_runs_on_one_machine(
-    tmp_path: Path, needs: Callable[[object, str], None]
-) -> None:
-    needs(there_is_ray(), "Ray (the package ray[default])")
-    threads = str(max(1, (os.cpu_count() or 1) // 2))  # two workers, or a few
-    environment = {**os.environ, "RAY_ADDRESS": "local", "STORE": str(tmp_path / "store"), "THREADS": threads}
+def test_the_script_for_slurm_runs_on_a_cluster(tmp_path: Path, cluster: Any) -> None:
+    environment = {
+        **os.environ,
+        "RAY_ADDRESS": cluster.address,
+        "STORE": str(tmp_path / "store"),
+        "THREADS": "1",
+    }
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "slurm" / "search.py")],
         cwd=tmp_path, env=environment, timeout=280, capture_output=True, text=True, check=False,
