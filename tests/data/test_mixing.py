@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
 
@@ -137,7 +138,7 @@ def test_each_row_comes_at_most_once_or_at_least_once(write_each, sizes, data, s
     for count, size, number in zip(last.counts, sizes, range(len(sizes)), strict=True):
         own = [row for row in often if row // 1000 == number]
         assert len(own) == count >= size
-        assert max(own.count(row) for row in set(own)) == -(-count // size)
+        assert max(Counter(own).values()) == -(-count // size)
     by_rows = mix(datasets)
     assert sorted(ids(by_rows.loader(4, shuffle))) == sorted(every)
 

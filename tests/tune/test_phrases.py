@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hopyard.tune import phrases
 from hopyard.tune.phrases import of_experiments, worded, wording_of
 
 
+@cache
 def _messages() -> str:
     """The package's code, with the pieces of each text joined."""
     files = Path(hopyard.__file__).parent.rglob("*.py")

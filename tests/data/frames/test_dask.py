@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sampling import by_level
 
 from hopyard.backend import InlineBackend
 from hopyard.data import Ragged, as_source, prepare
@@ -49,7 +50,7 @@ def ids(prepared):
 
 @given(
     rows=st.integers(2, 80),
-    partitions=st.integers(1, 7),
+    partitions=st.integers(1, by_level(4, 4, 7)),
     share=st.floats(0.3, 0.7),
     seed=st.integers(0, 2**70),
 )
