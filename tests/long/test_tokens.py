@@ -180,6 +180,8 @@ def test_a_model_keeps_the_documents_of_a_row_apart_by_their_positions(
                     predicted = alone[:-1].log_softmax(-1)
                     losses += predicted.gather(1, ids[row, start + 1 : stop, None])[:, 0].neg().tolist()
         loss = model(ids, position_ids=positions, labels=labels, use_cache=False).loss
+        flat = model(ids.reshape(1, -1), position_ids=positions.reshape(1, -1), use_cache=False).logits
+        torch.testing.assert_close(flat.reshape(together.shape), together, atol=1e-5, rtol=1e-4)
     assert several, "rows hold several documents"
     assert len(losses) == (labels != -100).sum()
     assert loss.item() == pytest.approx(np.mean(losses), rel=1e-5)
