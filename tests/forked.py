@@ -15,6 +15,7 @@ from __future__ import annotations
 import array
 import atexit
 import contextlib
+import faulthandler
 import fcntl
 import gc
 import importlib.machinery
@@ -61,15 +62,22 @@ MODULES = (
 )
 OF_RAY = ("pydantic", "pydantic.v1", "starlette.datastructures")
 """What Ray's workers import; Ray itself reads their environment when it is imported."""
-MORE = {"keras": ("keras", "hopyard.keras", "hopyard.training.keras.replica")}
+MORE = {
+    "keras": ("keras", "hopyard.keras", "hopyard.training.keras.replica"),
+    "lightning": ("lightning.pytorch", "hopyard.lightning"),
+}
 """Modules that other programs would notice."""
 WITH = "HOPYARD_TESTS_WITH"
 """The variable that says which of them a process is forked with."""
 NOTICED = re.compile(r"\bresource\.|\b(sys\.modules|meta_path|find_spec|VmRSS|RssAnon|prctl|tracemalloc)\b")
 READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "GLIBC", "MALLOC", "ARROW_", "TORCH", "JAX", "XLA", "TF_")
-NO_MATTER = ("TORCHINDUCTOR_CACHE_DIR", "TF_CPP_MIN_LOG_LEVEL", "PYTHONPATH", "PYTHONBREAKPOINT")
-"""Variables of these names that keep no process from being forked: importing PyTorch's compiler or Keras sets the first
-two; a fork follows the third; Ray sets the last, which no test uses."""
+NO_MATTER = (
+    "TORCHINDUCTOR_CACHE_DIR", "TF_CPP_MIN_LOG_LEVEL", "PYTHONPATH", "PYTHONFAULTHANDLER", "PYTHONBREAKPOINT",
+    "TORCHELASTIC_", "TORCH_NCCL_",
+)  # fmt: skip
+"""Beginnings of variables that keep no process from being forked: importing PyTorch's compiler or Keras sets the first
+two; a fork follows the next two; Ray sets the fifth, which no test uses; the others are read where PyTorch trains with
+several processes, which torchrun starts."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 HASHING = {"PYTHONHASHSEED": "0"}  # as workers have it; the tests themselves hash by another seed
 FRESH = "HOPYARD_TESTS_FRESH"
@@ -367,7 +375,7 @@ def _program(arguments: Sequence[str], folder: str) -> str | None:
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
     """What of it matters; whether it asks for the hash seed that all have makes no difference."""
     read = {name: value for name, value in environment.items() if name.startswith(READ_AT_START)}
-    return HASHING | {name: value for name, value in read.items() if name not in NO_MATTER}
+    return HASHING | {name: value for name, value in read.items() if not name.startswith(NO_MATTER)}
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
@@ -546,6 +554,8 @@ def _become(request: Request, descriptors: Sequence[int], own: Sequence[int]) ->
     os.environ.clear()
     os.environ.update(request.environment)
     os.environ[PARENT] = str(request.parent)
+    if request.environment.get("PYTHONFAULTHANDLER"):
+        faulthandler.enable()
     sys.path[1:1] = filter(None, request.environment.get("PYTHONPATH", "").split(os.pathsep))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in request.ignored:

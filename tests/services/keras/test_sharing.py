@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.sampling import LEVEL
 
 keras = pytest.importorskip("keras")
 
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:__array__ implementation"
 )  # TensorFlow, as Keras reads its tensors
 layers = keras.layers
+PARTITIONS = [range(3), range(3)] if LEVEL == "exhaustive" else [[0, 1], [1]]
+"""By epoch; Keras traces the model for each visit where nothing is shared."""
 
 
 class Scaled(layers.Layer):
@@ -64,8 +67,8 @@ def visits(chain: Callable[..., Any], alone: bool, folder: str) -> list[Any]:
     """Two trials in turns, whose states come from memory; or in new processes, as far as they can tell."""
     chains = [chain(estimator, trial=trial, folder=folder, lr=0.01 / (trial + 1)) for trial in range(2)]
     found: list[Any] = []
-    for epoch in range(2):
-        for partition in range(3):
+    for epoch, partitions in enumerate(PARTITIONS):
+        for partition in partitions:
             for each in chains:
                 if alone:
                     residents.clear()

@@ -34,8 +34,9 @@ def test_code_runs(
     page = pages.read_page(path)
     if "pyspark" in pages.script(page):
         needs(shutil.which("java"), "Java 17 or newer, for Spark")
-    if "import keras" in pages.script(page):
-        monkeypatch.setenv(forked.WITH, "keras")
+    for name in forked.MORE:
+        if f"import {name}" in pages.script(page):
+            monkeypatch.setenv(forked.WITH, name)
     folder = tmp_path / "empty"
     folder.mkdir()
     done = pages.run_page(page, folder)

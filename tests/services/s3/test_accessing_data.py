@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.sampling import sample
 from typer.testing import CliRunner
 
 from hopyard.backend import Backend, LocalBackend
@@ -137,7 +138,7 @@ def weights_of(run: Run) -> list[float]:
     return list(values.numpy().ravel())
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", sample("ranks that download", [1, 2], quick=1, ci=1))
 def test_the_download_into_a_directory_with_the_rank(
     ranks: int,
     url: str,
