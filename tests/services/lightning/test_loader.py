@@ -131,13 +131,17 @@ def test_two_processes_share_the_steps_and_resume(tmp_path):
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from tests import forked
 
     from hopyard.data import open_dataset
 
     images = pa.FixedSizeListArray.from_arrays(np.zeros(27 * 15, np.float32), 15)
     pq.write_table(pa.table({"id": np.arange(27), "image": images}), tmp_path / "rows.parquet")
     code = TWO_PROCESSES.format(folder=str(Path(__file__).parent))
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    environment = {**os.environ, forked.WITH: "lightning"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     for rank in range(2):
         loader = open_dataset(tmp_path / "rows.parquet").loader(
