@@ -11,7 +11,7 @@ SEED ?= 0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo java test test-all test-exhaustive coverage check bench constraints notebooks clean
+.PHONY: help demo java weights test test-all test-exhaustive coverage check bench constraints notebooks clean
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
@@ -23,6 +23,7 @@ help:
 	@echo "make test           quick tests and a walk through every service; ARGS=PATH: any part"
 	@echo "make test-all       all tests; large enumerations are sampled (SEED=N)"
 	@echo "make test-exhaustive  all tests, every case of enumerations, 1000 examples of each law: hours"
+	@echo "make weights        pretrained weights for the tests and examples that use them, into build/weights"
 	@echo "make coverage       make test, and which lines of the package it ran, also in processes that tests start"
 	@echo "make check          lint, format, types, layers, documented commands and names, exact versions"
 	@echo "make bench          run every benchmark; results go to build/bench.jsonl too"
@@ -36,6 +37,9 @@ demo: .venv/.demo
 # What Spark's tests need: Java 17 or newer.
 java:
 	@tools/java.sh
+
+weights: .venv/.dev
+	$(BIN)/python tools/weights.py
 
 # The levels are those of tests/sampling.py.
 test coverage: export HOPYARD_TESTS := quick

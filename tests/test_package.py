@@ -26,8 +26,8 @@ SRC = ROOT / "src" / "hopyard"
 
 # What a user pays for only when using it: frameworks, frames and pictures.
 HEAVY = {
-    "PIL", "accelerate", "jax", "keras", "lightning", "matplotlib", "pandas", "polars", "pyspark", "ray", "scipy",
-    "sklearn", "tensorboard", "tensorflow", "torch", "torchmetrics",
+    "PIL", "accelerate", "jax", "keras", "lightning", "matplotlib", "pandas", "peft", "polars", "pyspark", "ray",
+    "scipy", "sklearn", "tensorboard", "tensorflow", "torch", "torchmetrics", "transformers",
 }  # fmt: skip
 
 MAX_LINES_OF_FILE = 800  # a smell, no target: an idea is kept whole

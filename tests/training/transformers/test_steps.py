@@ -118,7 +118,7 @@ def test_columns_are_arguments_of_the_model() -> None:
     assert network.given == {"attention_mask": mask, "position_ids": None}
 
 
-def test_tokens_that_a_model_puts_first_have_no_labels() -> None:
+def test_the_first_token_of_a_text_is_told_from_those_that_a_model_puts_before_it() -> None:
     class Prompted(Network):
         def forward(self, *given: Any, **named: Any) -> Any:
             logits = super().forward(*given, **named).logits
@@ -126,7 +126,10 @@ def test_tokens_that_a_model_puts_first_have_no_labels() -> None:
 
     ids = torch.arange(6).view(1, 6)
     batch = {"input_ids": ids, "labels": ids}
-    assert causal_lm(Prompted(), batch)["loss"] == causal_lm(Network(), batch)["loss"]
+    prompted, alone = causal_lm(Prompted(), batch), causal_lm(Network(), batch)
+    assert prompted["weight"] == 6
+    expected = (5 * alone["loss"].item() + np.log(WORDS)) / 6
+    assert prompted["loss"].item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])

@@ -6,62 +6,60 @@ quantised, and libraries differ in which of their modules can be trained through
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from hopyard.errors import EstimatorError
-from hopyard.wording import some_names
+from hopyard.wording import counted, some_names
 
 _tried: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
-def check_gradients(model: nn.Module, loss: torch.Tensor) -> None:
-    """Try to go backward from the first loss of a model with quantised weights.
+@contextmanager
+def gradients_checked(model: nn.Module) -> Iterator[None]:
+    """A block in which the model is called; the first time in training, its modules with quantised weights are tried.
 
     Raises:
-        EstimatorError: gradients do not reach what is trained.
+        EstimatorError: no gradient passes through one of them that is given what is trained.
     """
-    if not loss.requires_grad and not (model.training and torch.is_grad_enabled()):
+    if model in _tried or not (model.training and torch.is_grad_enabled()):
+        yield
         return
-    if model in _tried:
-        return
-    quantized = list(quantized_modules(model))
-    if quantized:
-        _try(model, loss, quantized)
+    cut: list[str] = []
+
+    def watch(name: str, module: nn.Module) -> Any:
+        def look(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], __: Any) -> None:
+            if not _passes_gradients(module, given, named):
+                cut.append(f"{name} ({type(module).__name__} of {type(module).__module__})")
+
+        return module.register_forward_hook(look, with_kwargs=True)
+
+    handles = [watch(name, module) for name, module in model.named_modules() if _holds_quantized(module)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+    if cut:
+        raise EstimatorError(
+            f"No gradient passes through the quantised weights of {counted(len(cut), 'module')} of the model, to what is "
+            f"trained before: {some_names(cut, 3)}. Load the model in bfloat16 or float32 (dtype=; GGUF files with "
+            "gguf_file=, which dequantises them), or quantised in a way that can be trained through, as bitsandbytes "
+            "does it."
+        )
     _tried.add(model)
 
 
-def _try(model: nn.Module, loss: torch.Tensor, quantized: list[str]) -> None:
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    reason = "no gradient comes through"
-    try:
-        if any(each is not None for each in _gradients(loss, trained)):
-            return
-    except RuntimeError as error:
-        reason = str(error)
-    raise EstimatorError(
-        f"The model has {len(quantized)} modules with quantised weights that cannot be trained through ({reason}): "
-        f"{some_names(quantized, 3)}. Load it in bfloat16 or float32 (dtype=; GGUF files with gguf_file=, which "
-        "dequantises them), or quantised in a way that can be trained through, as bitsandbytes does it."
-    )
-
-
-def _gradients(loss: torch.Tensor, trained: list[nn.Parameter]) -> tuple[torch.Tensor | None, ...]:
-    if not loss.requires_grad:
-        return ()
-    return torch.autograd.grad(loss, trained, retain_graph=True, allow_unused=True)
-
-
-def quantized_modules(model: nn.Module) -> Iterator[str]:
-    """Modules that hold quantised weights, as ``layers.0.linear (Linear of torch.ao.nn.quantized.dynamic)``."""
-    for name, module in model.named_modules():
-        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-        if any(map(_is_quantized, own)) or hasattr(module, "_packed_params"):
-            kind = type(module)
-            yield f"{name} ({kind.__name__} of {kind.__module__})"
+def _holds_quantized(module: nn.Module) -> bool:
+    own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    return hasattr(module, "_packed_params") or any(map(_is_quantized, own))
 
 
 def _is_quantized(tensor: torch.Tensor) -> bool:
@@ -70,3 +68,31 @@ def _is_quantized(tensor: torch.Tensor) -> bool:
     return tensor.ndim > 1 and (
         few or tensor.is_quantized or type(tensor) not in (torch.Tensor, nn.Parameter)
     )
+
+
+def _passes_gradients(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Whether the outputs for ``given`` have a gradient by those of its tensors that need one."""
+    inputs: list[torch.Tensor] = []
+
+    def apart(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            value = value.detach().requires_grad_()
+            inputs.append(value)
+        return value
+
+    given, named = tuple(map(apart, given)), {name: apart(value) for name, value in named.items()}
+    if not inputs:
+        return True
+    # With hooks of its own: those of gradient checkpointing would run the model anew.
+    with warnings.catch_warnings(), saved_tensors_hooks(_same, _same), torch.enable_grad():
+        warnings.simplefilter("ignore")  # PyTorch only warns that there is no gradient
+        outputs = module.forward(*given, **named)
+        try:
+            gradients = torch.autograd.grad(outputs.sum(), inputs, allow_unused=True)
+        except RuntimeError:
+            return False
+    return any(gradient is not None for gradient in gradients)
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor

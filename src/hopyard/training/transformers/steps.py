@@ -19,7 +19,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError
 from hopyard.training.torch.forward import shape_of
-from hopyard.training.transformers.quantized import check_gradients
+from hopyard.training.transformers.quantized import gradients_checked
 from hopyard.wording import nearest
 
 IGNORED = -100
@@ -42,9 +42,7 @@ def causal_lm(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) -
     """
     labels = column(batch, "labels", "causal_lm")
     logits = logits_of(model, without(batch, "labels"))
-    result = _mean(*shifted(logits, labels), label_smoothing)
-    check_gradients(model, result["loss"])
-    return result
+    return _mean(*shifted(logits, labels), label_smoothing)
 
 
 def token_classification(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) -> dict[str, Any]:
@@ -64,9 +62,7 @@ def token_classification(model: nn.Module, batch: Batch, *, label_smoothing: flo
     logits = logits_of(model, without(batch, "labels"))
     if labels.numel() * logits.shape[-1] != logits.numel():
         raise misfit("token_classification", logits, labels, "one label for each token")
-    result = _mean(logits, labels, label_smoothing)
-    check_gradients(model, result["loss"])
-    return result
+    return _mean(logits, labels, label_smoothing)
 
 
 def sequence_classification(
@@ -90,9 +86,7 @@ def sequence_classification(
     """
     labels = column(batch, "labels", "sequence_classification")
     logits = logits_of(model, without(batch, "labels"))
-    result = _of_rows(logits, labels, _problem(model, logits, labels), label_smoothing)
-    check_gradients(model, result["loss"])
-    return result
+    return _of_rows(logits, labels, _problem(model, logits, labels), label_smoothing)
 
 
 def _problem(model: nn.Module, logits: torch.Tensor, labels: torch.Tensor) -> str:
@@ -138,20 +132,21 @@ def shifted(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and labels, each label beside the logits of the token before it: (n, length, vocabulary), (n, length).
 
-    A model may have put tokens of its own before the text, as prompt tuning does.
+    A model may have put tokens of its own before the text, as prompt tuning does; the first one of the text is then
+    told from those.
     """
     labels = labels.reshape(len(logits), -1)
     if logits.ndim != 3 or logits.shape[1] < labels.shape[1]:
         raise misfit(step, logits, labels, "one label for each token")
-    logits = logits[:, logits.shape[1] - labels.shape[1] :]
-    return logits, nn.functional.pad(labels, (0, 1), value=IGNORED)[:, 1:]
+    labels = nn.functional.pad(labels, (logits.shape[1] - labels.shape[1], 1), value=IGNORED)
+    return logits, labels[:, 1:]
 
 
 def logits_of(model: nn.Module, arguments: Mapping[str, Any]) -> torch.Tensor:
     """The logits of the model, called with ``arguments``, by the names of its parameters.
 
     Raises:
-        EstimatorError: the model has no such parameter, or gives no logits.
+        EstimatorError: the model has no such parameter, gives no logits, or is quantised and cannot be trained through.
     """
     known, keywords = _parameters(model), dict(arguments)
     for name in keywords:
@@ -164,7 +159,8 @@ def logits_of(model: nn.Module, arguments: Mapping[str, Any]) -> torch.Tensor:
     if "use_cache" in known:
         # Nothing is generated. With a cache, transformers would not see that rows are packed.
         keywords.setdefault("use_cache", False)
-    outputs = model(**keywords)
+    with gradients_checked(model):
+        outputs = model(**keywords)
     logits = getattr(outputs, "logits", None)
     if not isinstance(logits, torch.Tensor):
         raise EstimatorError(
