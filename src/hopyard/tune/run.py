@@ -218,6 +218,26 @@ class Run:
             )
         return self._model(self.state.trials[trial])
 
+    def ensemble(self, k: int) -> Model:
+        """A model whose outputs are the mean of those of several of the run's models, selected greedily by the
+        evaluation metric on the validation data: ``k`` times the model with which the ensemble becomes best is picked,
+        also again; the best of the ensembles on the way is returned. (Caruana et al., ICML 2004.)
+
+        Its ``info.value`` is what ``evaluate`` gives for that data, and ``params["members"]`` says which trials it
+        has, and how often each was picked. It is nowhere written before ``save``.
+
+        Args:
+            k: picks; may be more than there are models.
+
+        Raises:
+            NotFoundError: the weights of fewer than two models are kept: see ``keep=`` of searches.
+            UsageError: the run has no validation data.
+            EstimatorError: its models cannot be averaged.
+        """
+        from hopyard.tune.ensemble import ensemble_of
+
+        return Model(*ensemble_of(self, k), self)
+
     def trials(self) -> pd.DataFrame:
         """One row per trial, best first: see ``hopyard.tune.tables.trials_table``."""
         from hopyard.tune.tables import trials_table

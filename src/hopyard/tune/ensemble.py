@@ -1,0 +1,159 @@
+"""Ensembles of the models of a run, selected greedily with replacement (Caruana et al., ICML 2004)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from hopyard.checks import integer
+from hopyard.errors import EstimatorError, MetricError, NotFoundError, UsageError
+from hopyard.objects import save_state
+from hopyard.storage import MemoryStore
+from hopyard.training import Program, save_program
+from hopyard.training.ensemble import ensemble_program, tree_of_members
+from hopyard.tune.predicting.frames import PREDICTION_BATCH, feature_batches
+from hopyard.tune.predicting.predictor import load_replica
+from hopyard.tune.predicting.saved import STATE_FOLDER, ModelInfo, Weights, load_weights, policies_of
+from hopyard.wording import counted
+
+if TYPE_CHECKING:
+    from hopyard.tune.run import Model, Run
+
+
+def ensemble_of(run: Run, k: int) -> tuple[ModelInfo, Weights]:
+    """The ensemble that ``Run.ensemble`` describes, in memory."""
+    picks = integer("k", k, 1, advice="Write run.ensemble(10): so many times a model is picked.")
+    models, trees = _kept(run)
+    program = models[0].contents()[1].load_program()
+    batches = _validation_batches(run, program)
+    ensemble_program(program, [], [])  # what cannot be one is said before models are run
+    replicas = [_replica(model) for model in models]
+    from hopyard.training.torch.ensemble import Outputs, measured  # needs PyTorch
+
+    outputs = [Outputs(replica, batches(replica)) for replica in replicas]
+    metric, name = run.state.metric, run.state.metric.key.removeprefix("val_")
+
+    @cache
+    def value_of(chosen: Chosen) -> float:
+        members, counts = zip(*chosen, strict=True)
+        first = replicas[members[0]]
+        found = measured(first, [outputs[each] for each in members], _shares(counts), batches(first))
+        value = metric.smaller_is_better(found[name])
+        return math.inf if math.isnan(value) else value
+
+    chosen, value = greedy(len(models), picks, value_of)
+    if math.isinf(value):
+        raise MetricError(
+            f"{metric.key} is no finite number for any ensemble of the models of run {run.run_id}. Validate on rows "
+            "for which it is defined, or rank by another metric."
+        )
+    members, counts = zip(*chosen, strict=True)
+    info = models[members[0]].info
+    described = [
+        {"trial": models[each].trial, "count": count, "params": models[each].params} for each, count in chosen
+    ]
+    store = MemoryStore()
+    params = [models[each].params for each in members]
+    name_of_program = save_program(store, ensemble_program(program, params, _shares(counts)))
+    about = ModelInfo(
+        run_id=info.run_id,
+        trial=info.trial,
+        params={"members": described},
+        epoch=info.epoch,
+        value=metric.smaller_is_better(value),
+        metric=info.metric,
+        history={},
+        feature_columns=info.feature_columns,
+        label_columns=info.label_columns,
+    )
+    state = save_state(store.at(STATE_FOLDER), tree_of_members([trees[each] for each in members]))
+    return about, Weights(store, name_of_program, STATE_FOLDER, state)
+
+
+Chosen = tuple[tuple[int, int], ...]
+"""Models of an ensemble, each with how often it was picked, in order of their numbers."""
+
+
+def greedy(number: int, picks: int, value_of: Callable[[Chosen], float]) -> tuple[Chosen, float]:
+    """Pick one of ``number`` models so many times, each time the one with which the ensemble has the lowest value, of
+    equals the first. Returns the best of the ensembles on the way, of equals the smallest, and its value."""
+    picked: Counter[int] = Counter()
+    best: tuple[Chosen, float] | None = None
+    for _ in range(picks):
+        options = [tuple(sorted((picked + Counter([model])).items())) for model in range(number)]
+        model = min(range(number), key=lambda model: value_of(options[model]))
+        picked[model] += 1
+        if best is None or value_of(options[model]) < best[1]:
+            best = options[model], value_of(options[model])
+    assert best is not None
+    return best
+
+
+def _shares(counts: Iterable[int]) -> list[float]:
+    counts = list(counts)
+    return [count / sum(counts) for count in counts]
+
+
+def _kept(run: Run) -> tuple[list[Model], list[Any]]:
+    """The models whose weights are kept, best first, and the trees of these.
+
+    Raises:
+        NotFoundError: there are fewer than two.
+    """
+    models, trees = [], []
+    for model in run.models:
+        info, weights = model.contents()
+        try:
+            trees.append(load_weights(info, weights))
+        except NotFoundError:
+            continue
+        models.append(model)
+    if len(models) < 2:
+        raise NotFoundError(
+            f"run {run.run_id} has {counted(len(run.models), 'model')}, and the weights of {len(models)} are kept, but "
+            "an ensemble is made of at least two. Search with keep='all', or with keep='best' and keep_n=10."
+        )
+    return models, trees
+
+
+def _validation_batches(run: Run, program: Program) -> Callable[[Any], Iterable[Mapping[str, Any]]]:
+    """A function that goes through the run's validation data, as ``Model.evaluate`` would, for a replica.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if program.val is None:
+        raise UsageError(
+            f"run {run.run_id} has no validation data, but an ensemble is selected on rows that its members were not "
+            "trained on. Search with validation=0.25 or a second frame."
+        )
+    columns = list(dict.fromkeys((*program.feature_columns, *program.label_columns)))
+
+    def batches(replica: Any) -> Iterable[Mapping[str, Any]]:
+        return feature_batches(
+            program.val, columns, PREDICTION_BATCH, policies_of(program), program.label_columns,
+            program.preprocessing, weight=replica.weight_column,
+        )  # fmt: skip
+
+    return batches
+
+
+def _replica(model: Model) -> Any:
+    """A model that predicts, and may be a member.
+
+    Raises:
+        EstimatorError: it cannot.
+    """
+    replica = load_replica(*model.contents(), "cpu")
+    if replica.framework != "torch":
+        raise EstimatorError(
+            f"An ensemble has members that a TorchEstimator trained, but these are models of {replica.framework}. "
+            "Average what model.predict gives for each of run.models yourself."
+        )
+    from hopyard.training.torch.ensemble import check_replica  # needs PyTorch
+
+    check_replica(replica)
+    return replica
