@@ -198,3 +198,14 @@ def test_a_tokenizer_that_renders_no_chats_is_refused():
         lambda texts: [[1]] * len(texts),
         pad_token_id=0,
     )
+
+
+def test_chats_of_frames_of_clusters_are_texts_of_json(letters):
+    dataframe = pytest.importorskip("dask.dataframe")
+    texts = pd.DataFrame({"messages": [json.dumps(chat, sort_keys=True) for chat in CHATS], "number": 1})
+    made = prepared(dataframe.from_pandas(texts, npartitions=3), letters)
+    assert made.fingerprint == prepared({"messages": CHATS}, letters).fingerprint
+    frame = dataframe.from_pandas(pd.DataFrame({"messages": [1, 2]}), npartitions=1)
+    said = "Rows of 'messages' cannot be read as lists of dicts from this data. Write it to Parquet files and give "
+    with pytest.raises(DataError, match=re.escape(said + "their paths, or make the column texts of JSON.")):
+        prepared(frame, letters)

@@ -397,6 +397,7 @@ def test_arguments_that_do_not_go_together_are_refused(letters, texts):
         messages="chat",
     )
     refused(UsageError, "prompt='text' cannot be given alone.", data, letters, prompt="text")
+    refused(UsageError, "text=5, but it must be the name of a column.", data, letters, text=5)
     refused(UsageError, "length=1, but it must be an integer of at least 2.", data, letters, length=1)
     refused(UsageError, "pack='yes', but it must be True or False.", data, letters, pack="yes")
     refused(DataError, "validation=1.5 is not a share", data, letters, validation=1.5)

@@ -11,6 +11,7 @@ Rules that every engine keeps:
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from hopyard.data.schema import Column
 from hopyard.data.sources.base import Source
 from hopyard.data.sources.collect import pick
 from hopyard.data.sources.frame_batches import FrameReading, columns_of_types, flat_paths
+from hopyard.errors import DataError
 
 ShareReport = Callable[[float], None]
 """Called with the share of a phase that is done, 0 to 1."""
@@ -102,6 +104,12 @@ class FrameSource(Source):
 
     def select(self, names: Sequence[str]) -> FrameSource:
         return FrameSource(self.frame, list(pick(dict.fromkeys(self.columns), names)), self._types)
+
+    def with_json(self, names: Sequence[str]) -> Source:
+        with contextlib.suppress(DataError):  # columns of lists of dicts have no kind
+            if all(column.kind == "string" for column in self.layout() if column.name in names):
+                return self
+        return super().with_json(names)
 
     @property
     def roots(self) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.checks import refusal
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.tokens.rows import Tokens
 from hopyard.data.tokens.tokenizer import Chat, Tokenizer
@@ -64,6 +65,9 @@ def documents_of(
         )
         if column is not None
     }  # fmt: skip
+    for name, column in given.items():
+        if not isinstance(column, str) or not column:
+            raise refusal(name, column, "the name of a column")
     if not given or list(given) == ["text"]:
         return Plain(text=text or "text")
     if list(given) == ["messages"]:
