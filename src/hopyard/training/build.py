@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hopyard.errors import EstimatorError
@@ -44,16 +46,16 @@ def build_in_session(
     """
     estimator = _call(program, params, trial, session, run)
     _say_whole_partitions(program, params, estimator)
-    replica = estimator.replica(
-        Context(
-            program.feature_columns,
-            program.label_columns,
-            device or program.device,
-            program.partition_rows,
-            program.num_epochs,
-            params,
-        )
+    context = Context(
+        program.feature_columns,
+        program.label_columns,
+        device or program.device,
+        program.partition_rows,
+        program.num_epochs,
+        params,
     )
+    with _advice(session):
+        replica = estimator.replica(context)
     if program.init_from is not None:
         store, ref = program.init_from
         replica.load({"model": load_state(store, ref, verify=True)})
@@ -86,6 +88,18 @@ def build_estimator(program: Program, params: dict[str, Any], trial: int = 0) ->
         return _call(program, params, trial, session, run=None)
 
 
+@contextmanager
+def _advice(session: Session) -> Iterator[None]:
+    """Add what frameworks know of errors of users' functions that are called in the block."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        session.admit()  # it may have imported what knows better
+        if hint := session.hint(error):
+            raise EstimatorError(f"{error} {hint}") from error
+        raise
+
+
 def _call(
     program: Program, params: dict[str, Any], trial: int, session: Session, run: str | None
 ) -> Estimator:
@@ -99,16 +113,11 @@ def _call(
     make = program.estimator_gen_fn
     if hasattr(make, "of_trial"):  # an experiment's, which is told for which trial of which run it is called
         make = make.of_trial(trial, run)
-    try:
+    with _advice(session):
         estimator = make(copy.deepcopy(params))  # nested ones may be changed in place, too
         if session.admit():
             session.seed(program.seed, trial, "init")
             estimator = make(copy.deepcopy(params))
-    except (TypeError, ValueError) as error:
-        session.admit()  # it may have imported what knows better
-        if hint := session.hint(error):
-            raise EstimatorError(f"{error} {hint}") from error
-        raise
     if not isinstance(estimator, Estimator):
         is_lightning = any(base.__name__ == "LightningModule" for base in type(estimator).__mro__)
         example = (

@@ -43,10 +43,11 @@ def rows() -> dict[str, np.ndarray[Any, Any]]:
     return {"input_ids": ids, "labels": (ids[:, 0] > WORDS // 2).astype("int64")}
 
 
-def search(make: Any) -> GridSearch:
+def search(make: Any, shared: Any = None) -> GridSearch:
     def estimator(params: dict[str, Any]) -> TorchEstimator:
         return TorchEstimator(
             model=make(params),
+            base=shared,
             optimizer=torch.optim.AdamW,
             optimizer_params={"lr": 0.05},
             step=sequence_classification,
@@ -142,10 +143,14 @@ def test_a_model_without_adapters_is_refused(make: Any, message: str, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_adapter_that_matches_nothing_is_told_what_it_could_match() -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_adapter_that_matches_nothing_is_told_what_it_could_match(shared: bool) -> None:
+    def over(module: torch.nn.Module) -> Any:
+        return peft.get_peft_model(module, peft.LoraConfig(r=2, target_modules=["q_proj"]))
+
     with pytest.raises(
         TrialError,
-        match=r"No modules were targeted for adaptation\..* target_modules of BertForSequenceClassification can be: "
-        r"word_embeddings, .*query, key, value, dense, classifier\.",
+        match=r"Target modules \{'q_proj'\} not found in the base model\..* target_modules of "
+        r"BertForSequenceClassification can be: word_embeddings, .*query, key, value, dense, classifier\.",
     ):
-        search(lambda params: with_lora(params, ["q_proj"])).check(rows())
+        search(lambda params: over if shared else over(base()), base() if shared else None).check(rows())

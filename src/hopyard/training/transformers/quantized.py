@@ -49,8 +49,8 @@ def gradients_checked(model: nn.Module) -> Iterator[None]:
             handle.remove()
     if cut:
         raise EstimatorError(
-            f"No gradient passes through the quantised weights of {counted(len(cut), 'module')} of the model, to what is "
-            f"trained before: {some_names(cut, 3)}. Load the model in bfloat16 or float32 (dtype=; GGUF files with "
+            f"No gradient passes through the quantised weights of {counted(len(cut), 'module')} of the model, to what "
+            f"is trained before: {some_names(cut, 3)}. Load the model in bfloat16 or float32 (dtype=; GGUF files with "
             "gguf_file=, which dequantises them), or quantised in a way that can be trained through, as bitsandbytes "
             "does it."
         )
