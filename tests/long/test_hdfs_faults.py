@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from tests.sampling import SEED, by_level
+from tests.sampling import SEED, by_level, sample
 from tests.services.hdfs.conftest import folder, hdfs  # noqa: F401
 from tests.stockroom.remotes.repositories import at, commit, content, samples, whole
 from tests.storage.test_object_rooms import rows, search
@@ -81,7 +81,7 @@ def drive(url: str, at_write: int) -> None:
 DRIVE = "import sys; from tests.long.test_hdfs_faults import drive; drive(sys.argv[1], int(sys.argv[2]))"
 
 
-@pytest.mark.parametrize("at_write", [1, 4, 9])
+@pytest.mark.parametrize("at_write", sample("killed drivers", [1, 4, 9], quick=1, ci=1))
 def test_a_run_whose_driver_is_killed_has_the_bits_that_it_has_in_a_directory(
     folder: str,  # noqa: F811
     tmp_path: Path,

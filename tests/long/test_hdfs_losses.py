@@ -130,7 +130,7 @@ def test_a_replacement_is_whole_for_readers_while_a_data_node_dies(hdfs: HdfsClu
     done = threading.Event()
 
     def read() -> None:
-        while not done.wait(0.01):
+        while not done.wait(0.05):
             found: Buffer = store.get("a")
             if found not in contents:
                 strange.append(len(found))
