@@ -121,7 +121,7 @@ class Chats(Documents):
 
     def __init__(self, **columns: str) -> None:
         super().__init__(**columns)
-        self.json = list(columns.values())
+        self.json: Sequence[str] = list(columns.values())
 
     def check(self, tokenizer: Tokenizer) -> None:
         tokenizer.check_chats()

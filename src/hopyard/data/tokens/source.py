@@ -183,7 +183,7 @@ class TokenSource(Source):
     ) -> None:
         self.columns: list[str] = list(_COLUMNS)
         self.settings = settings
-        self.one_shot = tokenizer.digest is None  # then only the tokens tell what it does
+        self.one_shot: bool = tokenizer.digest is None  # then only the tokens tell what it does
         self.done: int = 0
         self._documents = documents
         self._split = split
