@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,12 @@ class Tensor:
     def know(self, digest: str) -> None:
         """Take ``digest`` as the tensor's digest, by which it was read: saving it again need not hash it."""
         self.__dict__["_digest"] = digest
+
+    def as_frozen(self) -> Tensor:
+        """The same tensor, marked as frozen."""
+        marked = replace(self, is_frozen=True)
+        marked.know(self.digest)
+        return marked
 
     @property
     def nbytes(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 from hopyard.objects import Tensor
 
@@ -36,6 +35,6 @@ class Unchanged:
         self.note()
         before = self._before or {}
         return {
-            name: replace(tensor, is_frozen=True) if before.get(name) == tensor.digest else tensor
+            name: tensor.as_frozen() if before.get(name) == tensor.digest else tensor
             for name, tensor in tensors
         }
