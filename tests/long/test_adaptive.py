@@ -107,7 +107,7 @@ def die_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
     return set_it
 
 
-@pytest.mark.parametrize("kind", sample("kinds of searches", KINDS, quick=2, ci=5))
+@pytest.mark.parametrize("kind", sample("kinds of searches", KINDS, quick=2, ci=4))
 def test_the_same_search_on_any_workers_and_after_crashes_is_the_same_to_the_last_bit(
     kind: str, workers: dict[int, Any], make_rows: Any, contents_of: Any, die_at: Any, tmp_path: Path
 ) -> None:

@@ -227,7 +227,7 @@ def test_a_flipped_bit_never_gives_wrong_content_and_saving_again_heals_it(
     saved: Path, tmp_path: Path, what: str, seed: int
 ) -> None:
     random = np.random.default_rng([seed, *what.encode()])
-    for number in range(4):
+    for number in range(by_level(2, 2, 4)):
         root = shutil.copytree(saved, tmp_path / f"copy{number}")
         objects = root / ".hopyard"
         files = sorted(objects.glob(what))

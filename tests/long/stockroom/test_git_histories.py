@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.sampling import sample
+from tests.sampling import by_level, sample
 from tests.stockroom.git.repositories import run_git
 
 from hopyard import StockRoom
@@ -230,7 +230,7 @@ REBASES = {
 
 
 @pytest.mark.parametrize(
-    ("todo", "onto"), sample("rebases", itertools.product(REBASES, ["main", "dev~3"]), quick=2, ci=5)
+    ("todo", "onto"), sample("rebases", itertools.product(REBASES, ["main", "dev~3"]), quick=2, ci=3)
 )
 def test_a_rebase_drops_squashes_and_reorders(project: Project, todo: str, onto: str) -> None:
     project.git("switch", "dev")
@@ -687,7 +687,7 @@ def test_a_random_walk_of_git_commands(tmp_path: Path) -> None:
     chosen = random.Random(18)
     project = Project.begun(tmp_path / "project")
     project.git("branch", "dev")
-    for step in range(12):
+    for step in range(by_level(6, 6, 12)):
         project.git("switch", chosen.choice(["main", "dev"]))
         for _ in range(chosen.randrange(1, 3)):
             project.commit(f"{step}", **{f"k{chosen.randrange(KEYS)}": chosen.randrange(1000)})
