@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import shutil
@@ -12,6 +13,7 @@ import pytest
 from tests import forked
 
 import pages
+import weights
 from hopyard import StockRoom, errors
 from hopyard.experiment.determined import ADVICE
 from hopyard.keras import KerasEstimator
@@ -39,6 +41,10 @@ def test_code_runs(
             monkeypatch.setenv(forked.WITH, name)
     folder = tmp_path / "empty"
     folder.mkdir()
+    if "build/weights" in pages.script(page):
+        needs(weights.available(weights.MINILM), f"the weights of {weights.MINILM} (make weights)")
+        (folder / "build").mkdir()
+        (folder / "build" / "weights").symlink_to(weights.FOLDER)
     done = pages.run_page(page, folder)
     assert done.returncode == 0, done.stdout
 
@@ -71,6 +77,15 @@ def test_every_argument_of_an_estimator_is_explained(page: str, estimator: type)
     text = (DOCS / f"{page}.md").read_text()
     arguments = inspect.signature(estimator).parameters
     assert [name for name in arguments if f"{name}=" not in text and f"`{name}" not in text] == []
+
+
+def test_every_argument_of_the_trainer_is_on_the_page_of_fine_tuning() -> None:
+    arguments = pytest.importorskip("transformers").TrainingArguments
+    table = (DOCS / "fine-tuning.md").read_text().partition("## Arguments of TrainingArguments")[2]
+    known = [field.name for field in dataclasses.fields(arguments)]
+    assert sorted(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| ([^|]+) \|", table, re.M)))) == sorted(
+        known
+    )
 
 
 def test_every_argument_of_a_search_is_explained() -> None:

@@ -1,4 +1,5 @@
-"""The example with Hugging Face transformers, small: a vocabulary, a search, and predictions on new sentences."""
+"""The examples with Hugging Face transformers, small: a vocabulary, a search, and predictions on new sentences; heads
+and adapters of pretrained weights."""
 
 from __future__ import annotations
 
@@ -12,24 +13,27 @@ from typing import Any
 import numpy as np
 import pytest
 
+import weights
+
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "transformers"
 
 
 @pytest.fixture
-def classify(needs: Callable[[object, str], None]) -> Iterator[Any]:
-    """The script, which imports the file beside it."""
+def script(needs: Callable[[object, str], None]) -> Iterator[Callable[[str], Any]]:
+    """Imports a script, which imports the file beside it."""
     needs(importlib.util.find_spec("transformers"), "the package transformers")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(EXAMPLE))
         patch.setenv("HF_HUB_OFFLINE", "1")
-        yield importlib.import_module("classify")
+        yield importlib.import_module
         for path in EXAMPLE.glob("*.py"):
-            del sys.modules[path.stem]
+            sys.modules.pop(path.stem, None)
 
 
 def test_the_search_tells_praise_from_blame_by_more_than_single_words(
-    classify: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    script: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    classify = script("classify")
     texts, labels = classify.make_reviews(500)
     assert classify.make_reviews(500) == (texts, labels)
     words = np.array([[word in text.split() for word in ("lovely", "awful")] for text in texts])
@@ -40,3 +44,25 @@ def test_the_search_tells_praise_from_blame_by_more_than_single_words(
     assert accuracy > chance + 0.15
     assert set(model.params) == {"lr", "width", "layers"}
     assert "the pool was not lovely" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")
+def test_heads_and_adapters_of_pretrained_weights(
+    script: Callable[[str], Any],
+    needs: Callable[[object, str], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    needs(weights.available(weights.MINILM), f"the weights of {weights.MINILM} (make weights)")
+    finetune = script("finetune")
+    folder = ["--folder", str(tmp_path), "--weights", str(weights.FOLDER / weights.MINILM)]
+    small = ["--rows", "160", "--models", "1", "--epochs", "1", "--workers", "0"]
+    head, tuned, told = finetune.main([*folder, *small])
+    assert {path.name for path in (tmp_path / "adapter").iterdir()} > {"adapter_model.safetensors"}
+    tokenizer = finetune.AutoTokenizer.from_pretrained(weights.FOLDER / weights.MINILM)
+    new = finetune.encode(tokenizer, finetune.NEW)
+    np.testing.assert_allclose(tuned.predict(new), told.numpy(), rtol=1e-4, atol=1e-5)
+    assert head.predict(new).shape == (2, 2)
+    assert set(tuned.params) == {"lr", "rank", "targets"}
+    said = capsys.readouterr().out
+    assert all(text in said for text in ("heads", "adapters", *finetune.NEW))
