@@ -1,0 +1,246 @@
+"""Claim: trials of adapters cost what plain PEFT costs, and keep one base in memory and on disk.
+
+    python benchmarks/adapters.py [--trials 8] [--rows 1024]
+
+Needs the weights of MiniLM: ``make weights``. One CPU thread. Prints a JSON line for each of these:
+
+- bytes of the base on the store after four LoRA trials over two epochs of four partitions, beside those of the base;
+  and bytes of all states written, beside those of trained tensors and moments times the states.
+- ms to swap adapters (r=8, with moments) where the module stays in memory, and where it is made anew; and ms to compare
+  the base with what it was, beside BLAKE3 of a buffer of its size.
+- resident memory of 32 trials over one base after a step of each, beside one trial and 31 times its adapters with
+  gradients and moments.
+- CPU seconds of a search of LoRA trials in one process, beside PEFT by hand in the same process, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import blake3
+import numpy as np
+import peft
+import torch
+from transformers import AutoModel
+
+from hopyard.backend import InlineBackend
+from hopyard.objects import load_state, save_state
+from hopyard.objects.frozen import RunFolder
+from hopyard.storage import LocalStore
+from hopyard.torch import TorchEstimator
+from hopyard.training.estimator import Context, OneBatch, Visit
+from hopyard.training.torch.base import base_of
+from hopyard.tune import GridSearch, hp_choice
+
+WEIGHTS = Path(__file__).resolve().parent.parent / "build" / "weights" / "all-MiniLM-L6-v2"
+LENGTH, BATCH, CLASSES = 32, 32, 4
+
+
+def report(name: str, value: float, unit: str, peer: str, than: float) -> None:
+    figure = {
+        "name": name,
+        "value": round(value, 3),
+        "unit": unit,
+        "peer": peer,
+        "ratio": round(value / than, 3),
+    }
+    print(json.dumps(figure), flush=True)
+
+
+def base() -> torch.nn.Module:
+    module: torch.nn.Module = AutoModel.from_pretrained(WEIGHTS, dtype=torch.float32)
+    return module
+
+
+class Classifier(torch.nn.Module):
+    def __init__(self, encoder: torch.nn.Module) -> None:
+        super().__init__()
+        config = peft.LoraConfig(r=8, target_modules=["query", "value"], lora_dropout=0.05)
+        self.encoder = peft.get_peft_model(encoder, config)  # type: ignore[arg-type]
+        self.head = torch.nn.Linear(384, CLASSES)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        hidden = self.encoder(input_ids=input_ids).last_hidden_state
+        return self.head(hidden.mean(dim=1))  # type: ignore[no-any-return]
+
+
+def estimator(params: dict[str, Any]) -> TorchEstimator:
+    return TorchEstimator(
+        Classifier,
+        torch.optim.AdamW,
+        torch.nn.CrossEntropyLoss(),
+        ["accuracy"],
+        BATCH,
+        {"lr": params["lr"]},
+        base=base,
+    )
+
+
+def rows(count: int) -> dict[str, np.ndarray[Any, Any]]:
+    random = np.random.default_rng(0)
+    ids = random.integers(1000, 20_000, (count, LENGTH))
+    return {"input_ids": ids, "label": (ids[:, 0] % CLASSES).astype(np.int64)}
+
+
+def replica(lr: float = 1e-3) -> Any:
+    context = Context(("input_ids",), ("label",), "cpu", (BATCH,), 1)
+    return estimator({"lr": lr}).replica(context)
+
+
+def written(root: Path, count: int) -> None:
+    data = rows(count)
+    store = LocalStore(root / "written")
+    run = GridSearch(
+        InlineBackend(), store, estimator, {"lr": hp_choice([1e-4, 2e-4, 5e-4, 1e-3])}, 2, num_partitions=4, keep="all",
+        checkpoint_every="unit", feature_columns=["input_ids"], label_columns=["label"], evaluation_metric="accuracy",
+        progress=False,
+    ).fit(data).run  # fmt: skip
+    whole = sum(parameter.nbytes for parameter in base().parameters())
+    frozen = sum(entry.size for entry in store.runs.list("_frozen"))
+    states, count = run.traffic().written, 4 * 2 * 4
+    module = Classifier(base())
+    trained = sum(parameter.nbytes for parameter in module.parameters() if parameter.requires_grad)
+    report("bytes of the base on the store, of 4 LoRA trials", frozen / 1e6, "MB", "the base", whole / 1e6)
+    report(
+        f"bytes of {count} states, and of the base", states / 1e6, "MB",
+        "the base, and trained tensors and two moments times the states", (whole + 3 * trained * count) / 1e6,
+    )  # fmt: skip
+
+
+def swapping(root: Path) -> None:
+    data = {name: values[:BATCH] for name, values in rows(BATCH).items()}
+    store = RunFolder(LocalStore(root / "swapping"), "run")
+    folder = store.at("00000")
+    one, two = replica(), replica(2e-3)
+    refs = []
+    for each in (one, two):
+        each.train(Visit(OneBatch(data), 0, 0, 0))
+        refs.append(save_state(folder, each.state(), parts=("model",), frozen=store.frozen()))
+    stays, anew = [], []
+    for number in range(20):
+        began = time.perf_counter()
+        one.load(load_state(folder, refs[number % 2], verify=True, held=one.state()))
+        stays.append(time.perf_counter() - began)
+    for number in range(10):
+        began = time.perf_counter()
+        made = replica()
+        made.load(load_state(folder, refs[number % 2], verify=True, held=made.state()))
+        anew.append(time.perf_counter() - began)
+    report("swapping adapters where the module stays", 1000 * statistics.median(stays), "ms", "the goal", 5)
+    report(
+        "swapping adapters where the module is made anew",
+        1000 * statistics.median(anew),
+        "ms",
+        "the goal",
+        60,
+    )
+    shared = base_of(base, torch.device("cpu"))
+    checks, hashes = [], []
+    buffer = np.ones(sum(parameter.nbytes for parameter in shared.given.parameters()), np.uint8)
+    for _ in range(5):
+        began = time.perf_counter()
+        shared.check()
+        checks.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        blake3.blake3(buffer).digest()
+        hashes.append(time.perf_counter() - began)
+    report("comparing the base with what it was", 1000 * statistics.median(checks), "ms", "BLAKE3 of as many bytes",
+           1000 * statistics.median(hashes))  # fmt: skip
+
+
+def resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def memory(count: int) -> None:
+    data = {name: values[:BATCH] for name, values in rows(BATCH).items()}
+    made = [replica()]
+    made[0].train(Visit(OneBatch(data), 0, 0, 0))
+    one = resident()
+    adapters = sum(parameter.nbytes for parameter in made[0].module.parameters() if parameter.requires_grad)
+    for _ in range(count - 1):
+        made.append(replica())
+        made[-1].train(Visit(OneBatch(data), 0, 0, 0))
+    report(
+        f"memory of {count} trials over one base", resident() / 1e6, "MB", "one, and the others' adapters four times",
+        (one + 4 * (count - 1) * adapters) / 1e6,
+    )  # fmt: skip
+
+
+def by_hand(data: dict[str, np.ndarray[Any, Any]], trials: int, seed: int) -> None:
+    module = base()
+    for trial in range(trials):
+        torch.manual_seed(seed + trial)
+        model = Classifier(copy.deepcopy(module))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4 * (trial + 1), fused=True)
+        ids, labels = torch.from_numpy(data["input_ids"]), torch.from_numpy(data["label"])
+        model.train()
+        for batch in torch.randperm(len(ids)).split(BATCH):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(ids[batch]), labels[batch]).backward()
+            optimizer.step()
+
+
+def search(root: Path, data: dict[str, np.ndarray[Any, Any]], trials: int) -> None:
+    GridSearch(
+        InlineBackend(), LocalStore(root), estimator, {"lr": hp_choice([1e-4 * (n + 1) for n in range(trials)])}, 1,
+        num_partitions=2, feature_columns=["input_ids"], label_columns=["label"], evaluation_metric="loss",
+        progress=False,
+    ).fit(data)  # fmt: skip
+
+
+def cpu_time(root: Path, trials: int, count: int) -> None:
+    data, ours, theirs = rows(count), [], []
+    for number in range(3):
+        began = time.process_time()
+        search(root / f"cpu-{number}", data, trials)
+        ours.append(time.process_time() - began)
+        began = time.process_time()
+        by_hand(data, trials, number)
+        theirs.append(time.process_time() - began)
+    report(
+        f"CPU time of a search of {trials} LoRA trials", statistics.median(ours), "s", "PEFT by hand",
+        statistics.median(theirs),
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--trials", type=int, default=8)
+    parser.add_argument("--rows", type=int, default=1024)
+    parser.add_argument("--part", help="run this part alone, in this process")
+    asked = parser.parse_args()
+    if not WEIGHTS.exists():
+        print(f"not measured, as {WEIGHTS} is not there: make weights", file=sys.stderr)
+        return
+    torch.set_num_threads(1)
+    parts = {
+        "written": lambda root: written(root, 256),
+        "swapping": swapping,
+        "memory": lambda root: memory(32),
+        "cpu": lambda root: cpu_time(root, asked.trials, asked.rows),
+    }
+    if asked.part is None:
+        for part in parts:  # each in a process of its own: memory and caches of one are not another's
+            options = ["--trials", str(asked.trials), "--rows", str(asked.rows), "--part", part]
+            subprocess.run([sys.executable, __file__, *options], check=True)
+        return
+    with tempfile.TemporaryDirectory(prefix="hopyard-bench-") as folder:
+        os.environ["HOPYARD_CACHE"] = f"{folder}/cache"
+        parts[asked.part](Path(folder))
+
+
+if __name__ == "__main__":
+    main()
