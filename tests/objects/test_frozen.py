@@ -70,6 +70,7 @@ def state(trial: int, *bases: int) -> dict[str, Any]:
 
 
 def save(folder: RunFolder, trial: int, tree: Any, previous: StateRef | None = None) -> StateRef:
+    folder.put_new("lease", b"")  # as whoever drives a run has it
     return save_state(
         folder.at(f"{trial:05d}"), tree, previous=previous, parts=("model",), frozen=folder.frozen()
     )
@@ -140,6 +141,17 @@ def test_a_file_is_deleted_with_the_last_run_that_uses_it(tmp_path: Path) -> Non
     check(two, 0, ref, state(0, 1))
     two.frozen().release()
     assert runs.at("_frozen").names() == set()
+
+
+def test_marks_of_a_run_whose_folder_was_deleted_by_hand_go_with_another_one(tmp_path: Path) -> None:
+    runs = LocalStore(tmp_path).runs
+    one, two = RunFolder(runs, "grid-1"), RunFolder(runs, "grid-2")
+    save(one, 0, state(0, 1))
+    save(two, 0, state(0, 2))
+    for name in one.names():
+        one.delete(name)
+    two.frozen().release()
+    assert shared(runs) == []
 
 
 def test_a_run_that_was_deleted_and_begun_anew_has_its_tensors(tmp_path: Path) -> None:

@@ -56,19 +56,23 @@ class RunFolder(PrefixStore):
 
     def frozen(self) -> FrozenTensors:
         """The tensors that the run shares with others."""
-        return FrozenTensors(self._inner.at(_SHARED), self._prefix.partition("/")[0])
+        return FrozenTensors(self._inner, self._prefix.partition("/")[0])
 
 
 class FrozenTensors:
     """The frozen tensors of a store, as one of its runs uses them.
 
+    Args:
+        runs: the store of all runs.
+
     Attributes:
         written: bytes of tensors that were written.
     """
 
-    def __init__(self, store: Store, run_id: str) -> None:
-        self._store, self._run_id = store, run_id
-        self._known = _places.setdefault(store.url, {})
+    def __init__(self, runs: Store, run_id: str) -> None:
+        self._runs, self._run_id = runs, run_id
+        self._store = runs.at(_SHARED)
+        self._known = _places.setdefault(self._store.url, {})
         self.written = 0
 
     def places(self, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, int]]:
@@ -92,9 +96,14 @@ class FrozenTensors:
         return {digest: (f"{FROZEN}/{_file(folder)}", size) for digest, (folder, size) in found.items()}
 
     def release(self) -> None:
-        """Delete the marks of this run, and the files that no other run has marked."""
+        """Delete the marks of this run, and of those whose folders are gone; and the files without a mark."""
         for folder in self._store.folders():
-            self._store.delete(f"{folder}/{_MARKS}/{self._run_id}")
+            for mark in self._store.names(f"{folder}/{_MARKS}"):
+                run = mark.rpartition("/")[2]
+                if run == self._run_id or not self._runs.names(
+                    run
+                ):  # a run leaves marks once it holds its lease
+                    self._store.delete(mark)
             if self._is_marked(folder):
                 continue
             going = f"{folder}/{_GOING}/{secrets.token_hex(8)}"
