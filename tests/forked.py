@@ -60,8 +60,11 @@ MODULES = (
     "hopyard.tune",
     "hopyard.tune.tensorboard",
 )
-OF_RAY = ("pydantic", "pydantic.v1", "starlette.datastructures")
-"""What Ray's workers import; Ray itself reads their environment when it is imported."""
+OF_RAY = (
+    "attr", "click", "filelock", "jsonschema", "psutil", "pydantic.main", "pydantic.v1", "requests", "yaml",
+)  # fmt: skip
+"""What Ray's workers import, but for Ray, which reads their environment when it is imported, and for plugins of pytest,
+which it has to import itself."""
 MORE = {
     "keras": ("keras", "hopyard.keras", "hopyard.training.keras.replica"),
     "lightning": ("lightning.pytorch", "hopyard.lightning"),
