@@ -351,7 +351,7 @@ class TorchReplica(Replica):
         self._estimator = estimator
         self.batch_size: int = estimator.batch_size
         device = resolve_device(context.device)
-        self._head, self._shared = estimator.model_on(device)
+        self._head, self._frozen_base = estimator.model_on(device)
         self.module = self._head
         claim(self._head)
         self._prepare_training(context, device)
@@ -401,9 +401,9 @@ class TorchReplica(Replica):
 
     def give_out(self) -> torch.nn.Module:
         """The module, with a trunk or base of its own: the user may train it on, and other models have these too."""
-        if self._shared is not None:
-            self._shared.leave(self._head)
-            self._shared = None
+        if self._frozen_base is not None:
+            self._frozen_base.leave(self._head)
+            self._frozen_base = None
         if self._trunk is not None and not self._is_given_out:
             self.module = WithTrunk(self._trunk.unshare(), self._head).eval()
             self._is_given_out = True
@@ -534,8 +534,8 @@ class TorchReplica(Replica):
     def _tree_of(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Values of a state dict as a tree. The base was checked, so its tensors are not digested anew."""
         tree: dict[str, Any] = state.to_tree(dict(values), "model")
-        if self._shared is not None:
-            self._shared.tell({name: (values[name], each) for name, each in tree.items()})
+        if self._frozen_base is not None:
+            self._frozen_base.tell({name: (values[name], each) for name, each in tree.items()})
         return tree
 
     def _beyond_base(self, model: Any) -> dict[str, Any]:
@@ -545,10 +545,10 @@ class TorchReplica(Replica):
             EstimatorError: the model was trained over another base.
         """
         tree = dict(without_attributes(model))
-        if self._shared is None:
+        if self._frozen_base is None:
             return tree
         values = self._head.state_dict()
-        own = self._tree_of({name: each for name, each in values.items() if self._shared.has(each)})
+        own = self._tree_of({name: each for name, each in values.items() if self._frozen_base.has(each)})
         other = [name for name, each in own.items() if name in tree and tree[name].digest != each.digest]
         if other:
             raise EstimatorError(
@@ -597,8 +597,8 @@ class TorchReplica(Replica):
         with self._attributes.in_use(keep):
             yield
             self._hidden = self._hidden_changes()
-        if keep and self._shared is not None:
-            self._shared.check()
+        if keep and self._frozen_base is not None:
+            self._frozen_base.check()
 
     def _hidden_changes(self) -> list[str]:
         plain = self._attributes.plain()
@@ -652,7 +652,7 @@ class TorchReplica(Replica):
         return iter(()) if self._scheduler is None else options([self._optimizer], [(self._scheduler, steps)])
 
     def nbytes(self) -> int:
-        base = self._shared
+        base = self._frozen_base
         tensors = [each for each in self._head.state_dict().values() if base is None or not base.has(each)]
         for entry in (entry for optimizer in self._optimizers for entry in optimizer.state.values()):
             tensors += [value for value in entry.values() if isinstance(value, torch.Tensor)]
