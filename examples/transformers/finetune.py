@@ -113,7 +113,7 @@ def main(arguments=None):
     tuned = RandomSearch(
         estimator_gen_fn=adapters(given.weights.absolute()),
         search_space={
-            "lr": hp_loguniform(-3.5, -2.5),
+            "lr": hp_loguniform(-3.2, -2.3),
             "rank": hp_choice([4, 8]),
             "targets": hp_choice([["query", "value"], ["query", "key", "value", "dense"]]),
         },
