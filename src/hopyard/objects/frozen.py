@@ -73,7 +73,7 @@ class FrozenTensors:
         self._runs, self._run_id = runs, run_id
         self._store = runs.at(_SHARED)
         self._known = _places.setdefault(self._store.url, {})
-        self.written = 0
+        self.written: int = 0
 
     def places(self, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, int]]:
         """The file in which each of some tensors is, and the bytes of tensors in it, by the tensor's digest. Those that

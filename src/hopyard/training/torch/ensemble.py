@@ -20,8 +20,8 @@ class Mean(nn.Module):
 
     def __init__(self, members: Sequence[nn.Module], weights: Sequence[float]) -> None:
         super().__init__()
-        self.members = nn.ModuleList(members)
-        self.weights = tuple(weights)
+        self.members: nn.ModuleList = nn.ModuleList(members)
+        self.weights: tuple[float, ...] = tuple(weights)
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         return mean_of_outputs([member(*arguments, **keywords) for member in self.members], self.weights)
@@ -40,9 +40,10 @@ class TorchEnsemble(Estimator):
     ) -> None:
         for estimator in estimators:
             check_member(estimator)
-        self.members = [each for each in estimators if isinstance(each, TorchEstimator)]
-        self.params, self.weights = params, weights
-        self.batch_size = self.members[0].batch_size
+        self.members: list[TorchEstimator] = [each for each in estimators if isinstance(each, TorchEstimator)]
+        self.params: Sequence[Mapping[str, Any]] = params
+        self.weights: Sequence[float] = weights
+        self.batch_size: int = self.members[0].batch_size
 
     def replica(self, context: Context) -> Replica:
         return EnsembleReplica(self, context)
@@ -56,7 +57,7 @@ class EnsembleReplica(TorchReplica):
         super().__init__(ensemble.members[0], first)
         made = zip(ensemble.members[1:], others, strict=True)
         self._others = [TorchReplica(estimator, its) for estimator, its in made]
-        self.module = Mean([self._head, *(other.module for other in self._others)], ensemble.weights)
+        self.module: Mean = Mean([self._head, *(other.module for other in self._others)], ensemble.weights)
         self._forward.module = self.module
 
     def load(self, tree: Mapping[str, Any]) -> None:
