@@ -28,7 +28,7 @@ from tests.sampling import FORKS, LEVEL, SEED
 
 # The same examples everywhere and every time, but for the level that looks for new ones; no deadline, since machines
 # differ and some are busy. No test says how many examples it has.
-for level, examples in {"quick": 10, "ci": 25, "exhaustive": 1000}.items():
+for level, examples in {"quick": 10, "ci": 40, "exhaustive": 1000}.items():
     settings.register_profile(
         level,
         max_examples=examples,

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from tests.sampling import by_level
 from tests.storage.test_conformance import OwnSuite
 
 from hopyard.errors import CorruptError, NotFoundError, StorageError
@@ -333,4 +332,4 @@ class Runs(RuleBasedStateMachine):
 
 
 TestRuns = Runs.TestCase
-TestRuns.settings = settings(max_examples=by_level(10, 30, 1000), stateful_step_count=20, deadline=None)
+TestRuns.settings = settings(stateful_step_count=20)
