@@ -125,7 +125,9 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if after != "ray":
         ray_cluster.stop()
     if after != arranging.service(item):  # has imported its framework
-        gc.collect()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # what clients of the service have left open
+            gc.collect()
         gc.freeze()
     return done
 

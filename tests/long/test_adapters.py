@@ -226,6 +226,5 @@ def test_a_driver_killed_at_any_write_goes_on_to_the_same_adapters(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 25
     files = [path for path in tmp_path.rglob("*.safetensors") if "_frozen" in path.parts]
-    weights, biases = (sum(sizes) for sizes in ((4 * 150, 150 * 150), (150, 150)))
-    for size in {path.name: path.stat().st_size for path in files}.values():
-        assert size - 4 * weights in range(6_000) or size - 4 * biases in range(6_000)
+    sizes = {path.name: path.stat().st_size for path in files}
+    assert sum(sizes.values()) < 4 * (4 * 150 + 150 * 150 + 2 * 150) + len(sizes) * 6_000

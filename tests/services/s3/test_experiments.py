@@ -117,7 +117,8 @@ def test_a_shared_directory_is_read_where_the_code_expects_it(tmp_path: Path) ->
     example = shutil.copytree(EXAMPLES / "shared_files", tmp_path / "example")
     for file in (example / "const.yaml", example / "model_def.py"):
         file.write_text(file.read_text().replace("/mnt/data", mount.container_path))
-    run = run_example(example, tmp_path, LocalBackend(num_workers=1), bind_mounts=[vars(mount)])
+    given = {name: getattr(mount, name) for name in ("host_path", "container_path", "read_only")}
+    run = run_example(example, tmp_path, LocalBackend(num_workers=1), bind_mounts=[given])
     assert list(place.iterdir()) == []
     folder = shared / "validation"
     pixels, digits = (torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("pixels", "digits"))
