@@ -72,7 +72,7 @@ def test_stopping_after_any_record_and_going_on_gives_the_same_outcome(game: Any
         assert broken_rules(run.records()) == []
         done = [(u["t"][0], u["v"]) for u in run.records() if u["r"] == "unit"]
         assert len(done) == len(set(done)), "a finished unit was done twice"
-    assert runs >= by_level(4, 8, 25)
+    assert runs * by_level(5, 3, 1) >= 25  # one in so many of the moments
 
 
 def test_a_failing_trial_is_recorded_with_its_evidence_and_stops_no_other(game: Any) -> None:
