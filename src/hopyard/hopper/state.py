@@ -202,7 +202,7 @@ class EvaluationMetric:
 
 
 @dataclass(frozen=True)
-class Standing:
+class PointStanding:
     """How a point of the search space stands among the others, by its replicates; in a run without ``replicates=``
     every trial is a point.
 
@@ -308,7 +308,7 @@ class RunState:
         numbers = range(first, first + self.replicates)
         return [self.trials[number] for number in numbers if number in self.trials]
 
-    def standing(self, point: int) -> Standing:
+    def standing(self, point: int) -> PointStanding:
         """How a point stands."""
         trials = self.replicates_of(point)
         counting = [
@@ -317,14 +317,14 @@ class RunState:
         counting = counting or [trial for trial in trials if trial.best is not None]
         counted = sorted((trial for trial in counting if trial.best is not None), key=self.rank)
         if not counted:
-            return Standing(point, (), False, math.nan, math.nan, (2, 0.0, point))
+            return PointStanding(point, (), False, math.nan, math.nan, (2, 0.0, point))
         values = [self.metric.smaller_is_better(trial.best.value) for trial in counted if trial.best]
         mean, complete = mean_of(values), len(counted) == len(counting)
         squares = sum((value - mean) * (value - mean) for value in values)
         spread = math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else math.nan
         numbers = tuple(trial.number for trial in counted)
         rank = (0 if complete else 1, mean, point)
-        return Standing(point, numbers, complete, self.metric.smaller_is_better(mean), spread, rank)
+        return PointStanding(point, numbers, complete, self.metric.smaller_is_better(mean), spread, rank)
 
     @property
     def candidates(self) -> set[int]:

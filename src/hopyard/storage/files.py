@@ -388,3 +388,10 @@ def nearest_file(file: str) -> str:
             return nearest(segment, [e.name for e in islice(entries, 100) if not _is_temporary(e.name)])
     except OSError:
         return ""
+
+
+def give_usual_rights(path: Path) -> None:
+    """Give a file that a library made for its user alone the rights that new files have."""
+    umask = os.umask(0)
+    os.umask(umask)
+    path.chmod(0o666 & ~umask)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hopyard.checks import integer
 from hopyard.errors import EstimatorError, MetricError, NotFoundError, UsageError
+from hopyard.hopper.state import EvaluationMetric
 from hopyard.objects import save_state
 from hopyard.storage import MemoryStore
 from hopyard.training import Program, save_program
@@ -19,22 +20,25 @@ from hopyard.tune.predicting.predictor import load_replica
 from hopyard.tune.predicting.saved import STATE_FOLDER, ModelInfo, Weights, load_weights, policies_of
 from hopyard.wording import counted
 
-if TYPE_CHECKING:
-    from hopyard.tune.run import Model, Run
 
+def ensemble_of(
+    run_id: str, models: Sequence[tuple[ModelInfo, Weights]], metric: EvaluationMetric, k: int
+) -> tuple[ModelInfo, Weights]:
+    """The ensemble that ``Run.ensemble`` describes, in memory.
 
-def ensemble_of(run: Run, k: int) -> tuple[ModelInfo, Weights]:
-    """The ensemble that ``Run.ensemble`` describes, in memory."""
+    Args:
+        models: those of the run, best first.
+    """
     picks = integer("k", k, 1, advice="Write run.ensemble(10): so many times a model is picked.")
-    models, trees = _kept(run)
-    program = models[0].contents()[1].load_program()
-    batches = _validation_batches(run, program)
+    kept, trees = _kept(run_id, models)
+    program = kept[0][1].load_program()
+    batches = _validation_batches(run_id, program)
     ensemble_program(program, [], [])  # what cannot be one is said before models are run
-    replicas = [_replica(model) for model in models]
+    replicas = [_replica(*model) for model in kept]
     from hopyard.training.torch.ensemble import Outputs, measured  # needs PyTorch
 
     outputs = [Outputs(replica, batches(replica)) for replica in replicas]
-    metric, name = run.state.metric, run.state.metric.key.removeprefix("val_")
+    name = metric.key.removeprefix("val_")
 
     @cache
     def value_of(chosen: Chosen) -> float:
@@ -44,19 +48,20 @@ def ensemble_of(run: Run, k: int) -> tuple[ModelInfo, Weights]:
         value = metric.smaller_is_better(found[name])
         return math.inf if math.isnan(value) else value
 
-    chosen, value = greedy(len(models), picks, value_of)
+    chosen, value = greedy(len(kept), picks, value_of)
     if math.isinf(value):
         raise MetricError(
-            f"{metric.key} is no finite number for any ensemble of the models of run {run.run_id}. Validate on rows "
+            f"{metric.key} is no finite number for any ensemble of the models of run {run_id}. Validate on rows "
             "for which it is defined, or rank by another metric."
         )
     members, counts = zip(*chosen, strict=True)
-    info = models[members[0]].info
+    infos = [info for info, _ in kept]
+    info = infos[members[0]]
     described = [
-        {"trial": models[each].trial, "count": count, "params": models[each].params} for each, count in chosen
+        {"trial": infos[each].trial, "count": count, "params": infos[each].params} for each, count in chosen
     ]
     store = MemoryStore()
-    params = [models[each].params for each in members]
+    params = [infos[each].params for each in members]
     name_of_program = save_program(store, ensemble_program(program, params, _shares(counts)))
     about = ModelInfo(
         run_id=info.run_id,
@@ -97,29 +102,30 @@ def _shares(counts: Iterable[int]) -> list[float]:
     return [count / sum(counts) for count in counts]
 
 
-def _kept(run: Run) -> tuple[list[Model], list[Any]]:
+def _kept(
+    run_id: str, models: Sequence[tuple[ModelInfo, Weights]]
+) -> tuple[list[tuple[ModelInfo, Weights]], list[Any]]:
     """The models whose weights are kept, best first, and the trees of these.
 
     Raises:
         NotFoundError: there are fewer than two.
     """
-    models, trees = [], []
-    for model in run.models:
-        info, weights = model.contents()
+    kept, trees = [], []
+    for info, weights in models:
         try:
             trees.append(load_weights(info, weights))
         except NotFoundError:
             continue
-        models.append(model)
-    if len(models) < 2:
+        kept.append((info, weights))
+    if len(kept) < 2:
         raise NotFoundError(
-            f"run {run.run_id} has {counted(len(run.models), 'model')}, and the weights of {len(models)} are kept, but "
+            f"run {run_id} has {counted(len(models), 'model')}, and the weights of {len(kept)} are kept, but "
             "an ensemble is made of at least two. Search with keep='all', or with keep='best' and keep_n=10."
         )
-    return models, trees
+    return kept, trees
 
 
-def _validation_batches(run: Run, program: Program) -> Callable[[Any], Iterable[Mapping[str, Any]]]:
+def _validation_batches(run_id: str, program: Program) -> Callable[[Any], Iterable[Mapping[str, Any]]]:
     """A function that goes through the run's validation data, as ``Model.evaluate`` would, for a replica.
 
     Raises:
@@ -127,7 +133,7 @@ def _validation_batches(run: Run, program: Program) -> Callable[[Any], Iterable[
     """
     if program.val is None:
         raise UsageError(
-            f"run {run.run_id} has no validation data, but an ensemble is selected on rows that its members were not "
+            f"run {run_id} has no validation data, but an ensemble is selected on rows that its members were not "
             "trained on. Search with validation=0.25 or a second frame."
         )
     columns = list(dict.fromkeys((*program.feature_columns, *program.label_columns)))
@@ -141,13 +147,13 @@ def _validation_batches(run: Run, program: Program) -> Callable[[Any], Iterable[
     return batches
 
 
-def _replica(model: Model) -> Any:
+def _replica(info: ModelInfo, weights: Weights) -> Any:
     """A model that predicts, and may be a member.
 
     Raises:
         EstimatorError: it cannot.
     """
-    replica = load_replica(*model.contents(), "cpu")
+    replica = load_replica(info, weights, "cpu")
     if replica.framework != "torch":
         raise EstimatorError(
             f"An ensemble has members that a TorchEstimator trained, but these are models of {replica.framework}. "

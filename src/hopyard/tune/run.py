@@ -236,7 +236,8 @@ class Run:
         """
         from hopyard.tune.ensemble import ensemble_of
 
-        return Model(*ensemble_of(self, k), self)
+        models = [model.contents() for model in self.models]
+        return Model(*ensemble_of(self.run_id, models, self.state.metric, k), self)
 
     def trials(self) -> pd.DataFrame:
         """One row per trial, best first: see ``hopyard.tune.tables.trials_table``."""

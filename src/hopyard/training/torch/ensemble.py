@@ -15,7 +15,7 @@ from hopyard.training.estimator import Context, Estimator, Replica
 from hopyard.training.torch.estimator import TorchEstimator, TorchReplica
 
 
-class Mean(nn.Module):
+class MeanOfModels(nn.Module):
     """The weighted mean of the outputs of ``members``; ``weights`` are shares that add up to 1."""
 
     def __init__(self, members: Sequence[nn.Module], weights: Sequence[float]) -> None:
@@ -50,14 +50,16 @@ class TorchEnsemble(Estimator):
 
 
 class EnsembleReplica(TorchReplica):
-    """The ensemble on a device. The tree of its model is that of ``Mean``: see ``tree_of_members``."""
+    """The ensemble on a device. The tree of its model is that of ``MeanOfModels``: see ``tree_of_members``."""
 
     def __init__(self, ensemble: TorchEnsemble, context: Context) -> None:
         first, *others = [replace(context, params=params) for params in ensemble.params]
         super().__init__(ensemble.members[0], first)
         made = zip(ensemble.members[1:], others, strict=True)
         self._others = [TorchReplica(estimator, its) for estimator, its in made]
-        self.module: Mean = Mean([self._head, *(other.module for other in self._others)], ensemble.weights)
+        self.module: MeanOfModels = MeanOfModels(
+            [self._head, *(other.module for other in self._others)], ensemble.weights
+        )
         self._forward.module = self.module
 
     def load(self, tree: Mapping[str, Any]) -> None:

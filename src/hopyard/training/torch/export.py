@@ -16,6 +16,7 @@ import torch
 
 from hopyard.errors import EstimatorError
 from hopyard.missing import missing_extra
+from hopyard.storage import files
 from hopyard.storage.oserrors import write_errors
 
 
@@ -120,9 +121,7 @@ def _save(program: Any, path: Path) -> None:
         os.close(handle)
         try:
             program.save(name, external_data=False)
-            umask = os.umask(0)
-            os.umask(umask)
-            Path(name).chmod(0o666 & ~umask)
+            files.give_usual_rights(Path(name))
             Path(name).replace(path)
         finally:
             Path(name).unlink(missing_ok=True)

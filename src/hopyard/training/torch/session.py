@@ -13,7 +13,7 @@ import torch
 from torch.utils import deterministic
 
 from hopyard.errors import EstimatorError
-from hopyard.training.transformers.adapters import hint
+from hopyard.training.torch.hints import hint
 
 _BACKENDS: Any = torch.backends
 # Settings of kernels: where, which attribute, PyTorch's default.

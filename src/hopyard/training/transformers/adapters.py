@@ -1,12 +1,8 @@
-"""Adapters of PEFT: what is wrong with one that matches nothing, and folders that PEFT loads."""
+"""Folders of adapters that PEFT loads."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from torch import nn
 
@@ -15,7 +11,6 @@ from hopyard.missing import missing_extra
 from hopyard.storage import files
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import temporary_name
-from hopyard.wording import some_names
 
 
 def export_adapter(module: nn.Module, path: Path) -> Path:
@@ -41,11 +36,9 @@ def export_adapter(module: nn.Module, path: Path) -> Path:
     with write_errors(path):
         try:
             module.save_pretrained(str(unfinished))
-            umask = os.umask(0)
-            os.umask(umask)
             for written in unfinished.rglob("*"):
                 if written.is_file():  # safetensors are for the user alone otherwise
-                    written.chmod(0o666 & ~umask)
+                    files.give_usual_rights(written)
                 files.sync(written)
             files.sync(unfinished)
             files.rename(unfinished, path)
@@ -67,34 +60,3 @@ def _no_adapter(module: nn.Module, kind: type[nn.Module]) -> str:
         f"The model is a {type(module).__name__} without adapters of PEFT. Keep the whole with model.save(path), or "
         "give the estimator peft.get_peft_model(base, config) as its model."
     )
-
-
-def hint(error: Exception) -> str:
-    """The modules that an adapter could target, if ``error`` is PEFT's about one that targets none; else empty."""
-    if type(error).__name__ != "NoMatchingPeftModuleError":
-        return ""
-    for frame in _frames(error):
-        model = frame.f_locals.get("model")
-        if isinstance(model, nn.Module):
-            names = list(dict.fromkeys(_targets(model)))
-            return f"target_modules of {type(model).__name__} can be: {some_names(names)}."
-    return ""
-
-
-def _frames(error: Exception) -> Iterator[FrameType]:
-    """The frames that the error passed, innermost first."""
-    found: list[FrameType] = []
-    traceback: Any = error.__traceback__
-    while traceback is not None:
-        found.append(traceback.tb_frame)
-        traceback = traceback.tb_next
-    return reversed(found)
-
-
-def _targets(model: nn.Module) -> Iterator[str]:
-    """The last parts of the names of modules with a matrix."""
-    for name, module in model.named_modules():
-        weight = getattr(module, "weight", None)
-        if name and getattr(weight, "ndim", 0) > 1:
-            last = name.rpartition(".")[2]
-            yield name if last.isdigit() else last
