@@ -125,9 +125,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if after != "ray":
         ray_cluster.stop()
     if after != arranging.service(item):  # has imported its framework
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # what clients of the service have left open
-            gc.collect()
+        gc.collect()
         gc.freeze()
     return done
 

@@ -13,6 +13,7 @@ import os
 import select
 import socket
 import ssl
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -77,13 +78,11 @@ class Client:
         self._address = (parts.hostname or "", parts.port or _PORTS[parts.scheme])
         self._silence = silence
         self._idle: list[HTTPConnection] = []
+        # No __del__: of a circle that is garbage, sockets may be looked at first, which warn that nobody closed them.
+        weakref.finalize(self, _close_all, self._idle)
         self._replaces = False  # whether the server is known to heed renameoptions
         token = os.environ.get(TOKEN, "").strip()
         self._caller = {"delegation": token} if token else {"user.name": _user()}
-
-    def __del__(self) -> None:
-        while getattr(self, "_idle", None):
-            self._idle.pop().close()
 
     # Names
 
@@ -331,9 +330,7 @@ class Writer:
 
     def __init__(self, client: Client, connection: HTTPConnection) -> None:
         self._client, self._connection = client, connection
-
-    def __del__(self) -> None:
-        self._connection.close()
+        weakref.finalize(self, connection.close)
 
     def write(self, piece: Buffer) -> None:
         size = memoryview(piece).nbytes
@@ -380,6 +377,11 @@ def _both_directories(before: str, after: str) -> RuntimeError:
 
 def _without(nodes: Sequence[str]) -> dict[str, str]:
     return {"excludedatanodes": ",".join(nodes)} if nodes else {}
+
+
+def _close_all(connections: list[HTTPConnection]) -> None:
+    while connections:
+        connections.pop().close()
 
 
 def _addresses(host: str) -> list[str]:
