@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
 import pickle
 import socket
 import ssl
@@ -11,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -28,7 +31,7 @@ from hopyard.errors import (
     UnreachableError,
     UsageError,
 )
-from hopyard.storage import HDFSStore, open_store
+from hopyard.storage import HDFSStore, open_store, webhdfs
 from hopyard.storage import hdfs as hdfs_module
 from hopyard.storage.hdfserrors import TOKEN
 from hopyard.storage.webhdfs import Client
@@ -269,3 +272,22 @@ def test_bytes_are_not_taken_from_where_nothing_is_encrypted() -> None:
         client._at_data_node(
             f"http://node:1/a?delegation={_CANARY}", [], lambda *_: pytest.fail("it was asked")
         )
+
+
+def test_a_client_in_a_circle_that_is_garbage_closes_its_connections() -> None:
+    """The collector may look at a socket before the client; an unclosed one warns, which fails the test."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        for socket_first in (True, False):
+            circle: list[Any] = []
+            connection = HTTPConnection(host, port)
+            connection.connect()
+            held = [connection.sock] if socket_first else []
+            client = webhdfs.Client(f"webhdfs://{host}:{port}")
+            client._idle.append(connection)
+            descriptor = connection.sock.fileno()
+            circle += [held, client, circle]
+            del circle, client, connection, held
+            gc.collect()
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(descriptor)
