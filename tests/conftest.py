@@ -145,6 +145,14 @@ def fresh_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def nothing_collected() -> Iterator[None]:
+    """No garbage is collected: at the deepest moment of a recursion, Hypothesis' callback has no room to be called."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """Records of the log, but for those of Ray's own threads, which report to the log whenever they like."""
 

@@ -93,6 +93,7 @@ def test_values_of_the_file_are_texts_and_are_not_shown(file: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("nothing_collected")
 @pytest.mark.parametrize(
     "text",
     [

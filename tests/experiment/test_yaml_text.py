@@ -103,6 +103,7 @@ def test_aliases_cannot_make_a_small_text_large() -> None:
         read_yaml(text, "conf")
 
 
+@pytest.mark.usefixtures("nothing_collected")
 def test_a_text_that_is_nested_too_deeply() -> None:
     with pytest.raises(
         ConfigError, match=r"conf is nested too deeply\. Write lists and mappings in fewer levels\."

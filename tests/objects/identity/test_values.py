@@ -147,6 +147,7 @@ def test_open_files_and_sparse_tensors_cannot_be_digested(tmp_path: Path) -> Non
     assert reason.startswith("init_from -> ['mask'] is a torch.Tensor without plain content")
 
 
+@pytest.mark.usefixtures("nothing_collected")
 def test_a_value_nested_beyond_the_stack_is_a_reason_not_an_error() -> None:
     deep: list[Any] = []
     for _ in range(10_000):

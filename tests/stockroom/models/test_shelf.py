@@ -312,6 +312,7 @@ def test_what_cannot_be_stored_is_named_and_changes_nothing(
 
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch says once that both are not finished
+@pytest.mark.usefixtures("nothing_collected")
 def test_quantized_nested_and_endless_models_are_named(shelf: ModelShelf) -> None:
     loop: list[Any] = []
     loop.append(loop)

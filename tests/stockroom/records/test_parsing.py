@@ -352,6 +352,7 @@ def test_references(value: Any) -> None:
     refused(lambda: References(store).names("heads"))
 
 
+@pytest.mark.usefixtures("nothing_collected")
 def test_what_is_deeply_nested_is_refused() -> None:
     data = b"[" * 100_000 + b"]" * 100_000
     objects = Objects(MemoryStore())
