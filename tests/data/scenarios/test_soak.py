@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import os
 import threading
 from collections import Counter
 from pathlib import Path
@@ -31,9 +30,9 @@ def anonymous_bytes():
 def opened():
     """Open files, sockets and pipes of the process, counted by name (each socket and pipe has one of its own)."""
     names = Counter()
-    for descriptor in os.listdir("/proc/self/fd"):
+    for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # the listing's own
-            names[os.readlink(f"/proc/self/fd/{descriptor}")] += 1
+            names[str(descriptor.readlink())] += 1
     return names
 
 
