@@ -128,6 +128,7 @@ def test_create_as_json_is_one_document_with_all_else_on_stderr(own: Path) -> No
     assert shape(found) == {
         "experiment": "text", "status": "text", "length": "text", "num_trials": "int", "best_trial": "int",
         "metric": "text", "best": "float", "pid": None, "output": None,
+        "differs_from": {"experiment": "text", "fields": ["text"], "files": []},
     }  # fmt: skip
     assert (found["status"], found["length"], found["best"]) == (
         "completed",
@@ -135,6 +136,35 @@ def test_create_as_json_is_one_document_with_all_else_on_stderr(own: Path) -> No
         1.2,
     )
     assert "trials train for 2 reports of the function." in done.stderr
+
+
+def test_another_one_of_the_name_says_in_what_it_differs(own: Path, experiment: str) -> None:
+    code = own / "code"
+    (code / "model_def.py").write_text(f"{FUNCTION}# changed\n")
+    (code / "more.py").write_text("")
+    changed = ("--config", "searcher.max_length.epochs=1", "--config", "data={token: abc}")
+    found = typed("create", "const.yaml", "code", *changed)
+    fields = ["data.token", "searcher.max_length.epochs"]
+    assert found["differs_from"] == {
+        "experiment": experiment,
+        "fields": fields,
+        "files": ["model_def.py", "more.py"],
+    }
+    (code / "more.py").unlink()
+    shown = invoke("create", "const.yaml", "code").output
+    assert shown.startswith(
+        f"this is another experiment than {found['experiment']}, the newest of its name:\n"
+        "  data.token: changed\n"
+        "  searcher.max_length.epochs: 1 -> 2\n"
+        "  more.py: gone\n"
+        "trials train"
+    )
+
+
+def test_the_same_one_and_one_of_another_name_differ_from_none(own: Path) -> None:
+    for changed in ("name=two", "name=three", "labels=[a]", "name=null"):
+        assert typed("create", "const.yaml", "code", "--config", changed)["differs_from"] is None
+    assert typed("create", "const.yaml", "code", "--fresh")["differs_from"] is None
 
 
 def test_test_runs_one_batch_and_begins_nothing(own: Path, experiment: str) -> None:

@@ -31,9 +31,13 @@ from hopyard.experiment.experiments import (
     resumed,
 )
 from hopyard.experiment.experiments import delete as delete_experiment
+from hopyard.experiment.namesakes import Namesake, differing_namesake
 from hopyard.hopper.state import ENDED
 from hopyard.tune import Run
 from hopyard.tune.describing import describe_number
+from hopyard.wording import some_lines
+
+_DIFFERENCES_SHOWN = 10
 
 create_app: typer.Typer = typer.Typer(
     help="Run an experiment: another name of `hopyard experiment create`.", no_args_is_help=True
@@ -82,7 +86,11 @@ def create(
     packed = pack(directory, opened, files_of(config, template))
     driving = Driving(made, packed.digest, opened, backend, workers, fresh=fresh, take_over=take_over)
     if not test:
-        _drive(driving, store, follow, as_json)
+        namesake = differing_namesake(opened, made, packed.digest)
+        if namesake is not None:
+            with _progress_on_stderr(as_json):
+                say(_other_than(namesake))
+        _drive(driving, store, follow, as_json, namesake)
         return
     with _progress_on_stderr(as_json):
         driving.here(progress=True, test=True)
@@ -183,13 +191,15 @@ def _progress_on_stderr(as_json: bool) -> Any:
         yield
 
 
-def _drive(driving: Driving, store: str, follow: bool, as_json: bool) -> None:
+def _drive(
+    driving: Driving, store: str, follow: bool, as_json: bool, namesake: Namesake | None = None
+) -> None:
     """Drive an experiment here, which ends the command with status 1 unless it was completed; or detached."""
     if not follow:
         started = driving.detached()
         if as_json:
             run = open_experiment(driving.store, started.experiment)
-            show_json(_outcome(run, run.status, started))
+            show_json(_outcome(run, run.status, started, namesake))
             return
         name, option = started.experiment, option_of(store)
         say(f"{name}: trials train for {started.length}.")
@@ -200,7 +210,7 @@ def _drive(driving: Driving, store: str, follow: bool, as_json: bool) -> None:
         done = driving.here(progress=True)
     assert done is not None
     if as_json:
-        show_json(_outcome(done, done.status))
+        show_json(_outcome(done, done.status, namesake=namesake))
     check_result(done)
     if not as_json:
         say(_conclusion(done, option_of(store)))
@@ -218,7 +228,14 @@ def _conclusion(run: Run, option: str) -> str:
     return f"{run.run_id}: {run.status}{found}\n{again}"
 
 
-def _outcome(run: Run | None, status: str, started: Started | None = None) -> dict[str, Any]:
+def _other_than(namesake: Namesake) -> str:
+    lines = "".join(f"\n  {line}" for line in some_lines(namesake.lines, _DIFFERENCES_SHOWN))
+    return f"this is another experiment than {namesake.experiment}, the newest of its name:{lines}"
+
+
+def _outcome(
+    run: Run | None, status: str, started: Started | None = None, namesake: Namesake | None = None
+) -> dict[str, Any]:
     """What the commands that drive print as JSON; docs/cli.md documents the keys."""
     state = None if run is None else run.state
     best = None if state is None or state.best is None else state.trials[state.best]
@@ -232,4 +249,11 @@ def _outcome(run: Run | None, status: str, started: Started | None = None) -> di
         "best": None if best is None or best.best is None else best.best.value,
         "pid": None if started is None else started.pid,
         "output": None if started is None else started.output,
+        "differs_from": None
+        if namesake is None
+        else {
+            "experiment": namesake.experiment,
+            "fields": list(namesake.fields),
+            "files": list(namesake.files),
+        },
     }

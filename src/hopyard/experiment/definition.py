@@ -252,6 +252,28 @@ def places_of(text: str, store: Store, digest: str) -> list[str]:
     return found
 
 
+def files_that_differ(store: Store, before: str, now: str) -> dict[str, str]:
+    """The files, directories and links of two definitions that differ, by their paths: ``"changed"``, ``"new"``, or
+    ``"gone"``.
+
+    Raises:
+        NotFoundError: the store lacks one of them.
+        CorruptError: the bytes of one are not what was stored.
+    """
+    old, new = (
+        {member.path: _indexed(member, content) for member, content in _members(archive, digest, where)}
+        for digest in (before, now)
+        for archive, where in [
+            (definition_archive(store, digest), f"{store.url}/{definition_object(digest)}")
+        ]
+    )
+    return {
+        path: "new" if path not in old else "gone" if path not in new else "changed"
+        for path in sorted(old | new)
+        if old.get(path) != new.get(path)
+    }
+
+
 def definition_object(digest: str) -> str:
     """Name of the object that holds a definition."""
     return f"definition/{digest}.tar"

@@ -347,17 +347,17 @@ def delete(store: Store | str | os.PathLike[str], experiment: str) -> None:
     """
     opened = open_store(store)
     folder = find_experiment(opened, experiment)
-    own = _objects_of(_header(opened, experiment))
+    own = _objects_of(header_of(opened, experiment))
     remove_run(folder)
     logs = opened.logs.at(experiment)
     for name in logs.names():
         logs.delete(name)
-    needed = {name for each in list_runs(opened) for name in _objects_of(_header(opened, each))}
+    needed = {name for each in list_runs(opened) for name in _objects_of(header_of(opened, each))}
     for name in own - needed:
         opened.delete(name)
 
 
-def _header(store: Store, run_id: str) -> JournalRecord:
+def header_of(store: Store, run_id: str) -> JournalRecord:
     """The first record of a run; empty if it cannot be read."""
     try:
         return next(iter(read_records(store.runs.at(run_id))), {})
