@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import pickle
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +24,7 @@ from hopyard.errors import CorruptError, NotFoundError, StorageError
 from hopyard.objects import StateRef, Tensor, flatten, load_part, load_state, save_state
 from hopyard.objects import frozen as frozen_module
 from hopyard.objects.frozen import RunFolder
+from hopyard.objects.states import state_digest
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.storage.faults import Fault, FaultyStore
 from hopyard.storage.wrappers import Call, Wrapper
@@ -184,6 +190,25 @@ def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
     check(folder, 1, save(folder, 1, state(0, 1)), state(0, 1))
 
 
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-100], lambda data: data[:5000] + bytes(len(data) - 5000)]
+)
+def test_a_file_that_power_or_a_disk_has_damaged_is_written_anew(damage: Any, tmp_path: Path) -> None:
+    """One that was cut off, and one with a header and zeros, as of a file written without ``sync``."""
+    runs = LocalStore(tmp_path).runs
+    one, two = RunFolder(runs, "grid-1"), RunFolder(runs, "grid-2")
+    ref = save(one, 0, state(0, 1))
+    (name,) = shared(runs)
+    path = runs.path(f"_frozen/{name}")
+    assert path is not None
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    another_process()
+    check(two, 0, save(two, 0, state(1, 1)), state(1, 1))
+    check(one, 0, ref, state(0, 1))
+    assert path.read_bytes() == whole
+
+
 @pytest.mark.parametrize("action", ["full", "error", "unanswered"])
 def test_a_write_that_fails_leaves_a_state_that_can_be_saved_again(tmp_path: Path, action: Any) -> None:
     counted = FaultyStore(MemoryStore())
@@ -205,15 +230,15 @@ def test_a_write_that_fails_leaves_a_state_that_can_be_saved_again(tmp_path: Pat
 
 
 class Interrupted(Wrapper):
-    """A store in which something else happens before one of its calls."""
+    """A store in which something else happens before some of its calls."""
 
-    def __init__(self, inner: Store, at: int, meanwhile: Callable[[], object]) -> None:
+    def __init__(self, inner: Store, at: int | tuple[int, ...], meanwhile: Callable[[], object]) -> None:
         super().__init__(inner)
-        self.calls, self._at, self._meanwhile = 0, at, meanwhile
+        self.calls, self._at, self._meanwhile = 0, (at,) if isinstance(at, int) else at, meanwhile
 
     def _called(self, call: Call, name: str, action: Callable[[], T], sent: int = 0) -> T:
         self.calls += 1
-        if self.calls == self._at:
+        if self.calls in self._at:
             kept = (
                 {url: dict(known) for url, known in frozen_module._places.items()},
                 set(frozen_module._marked),
@@ -283,6 +308,120 @@ def test_no_moment_of_a_use_loses_tensors_to_a_deletion() -> None:
         check(RunFolder(store, "grid-2"), 0, ref, state(7, 1))
         check(RunFolder(store, "grid-2"), 1, save(other, 1, state(8, 1)), state(8, 1))
     assert at > 10
+
+
+def test_a_worker_that_turns_away_from_a_deletion_keeps_the_tensors_of_another_one_of_its_run() -> None:
+    for first, second in itertools.combinations(range(1, 40), 2):
+        another_process()
+        store = MemoryStore()
+        save(RunFolder(store, "grid-1"), 0, state(0, 1))
+        refs: list[StateRef] = []
+
+        def meanwhile(store: Store = store, refs: Any = refs) -> None:
+            refs.append(save(RunFolder(store, "grid-2"), len(refs), state(len(refs), 1)))
+
+        interrupted = Interrupted(store, (first, second), meanwhile)
+        another_process()
+        RunFolder(interrupted, "grid-1").frozen().release()
+        another_process()
+        for trial, ref in enumerate(refs):
+            check(RunFolder(store, "grid-2"), trial, ref, state(trial, 1))
+        RunFolder(store, "grid-2").frozen().release()
+        assert shared(store) == []
+        if not refs:
+            break
+    assert first > 4
+
+
+# Writing beside writing
+
+
+@pytest.mark.parametrize("size", [LARGE, 300_000], ids=["in one piece", "in pieces"])
+@pytest.mark.parametrize("ends", [False, True], ids=["goes on", "is killed"])
+@pytest.mark.parametrize("run", ["grid-1", "grid-2"], ids=["of the run", "of another run"])
+def test_no_moment_of_a_write_is_in_the_way_of_another_one(
+    size: int, ends: bool, run: str, tmp_path: Path
+) -> None:
+    """Also between the write of a file that is staged and the move to its name."""
+    one, two = ({"model": {"base": tensor(1, size), "number": number}} for number in (0, 1))
+    at, happened = 0, True
+    while happened:
+        at += 1
+        another_process()
+        store = LocalStore(tmp_path / str(at))
+        refs: list[StateRef] = []
+
+        def meanwhile(store: Store = store, refs: Any = refs) -> None:
+            refs.append(save(RunFolder(store, run), 1, two))
+            check(RunFolder(store, run), 1, refs[0], two)
+            if ends:
+                raise KeyboardInterrupt
+
+        interrupted = Interrupted(store, at, meanwhile)
+        with contextlib.suppress(KeyboardInterrupt):
+            refs.insert(0, save(RunFolder(interrupted, "grid-1"), 0, one))
+        happened = interrupted.calls >= at
+        another_process()
+        if happened:
+            check(RunFolder(store, run), 1, refs[-1], two)
+        if not (happened and ends):
+            check(RunFolder(store, "grid-1"), 0, refs[0], one)
+        assert len(shared(store)) == 1
+    assert at > 8
+
+
+WRITE = """
+import pickle, sys
+from hopyard.objects import load_state, save_state
+store, trees = pickle.load(sys.stdin.buffer)
+folder = store.at(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.buffer.read(1)
+for tree in trees:
+    ref = save_state(folder, tree, parts=("model",), frozen=store.frozen())
+    assert load_state(folder, ref, verify=True) == tree
+"""
+
+
+def test_processes_that_write_the_same_files_at_once_do_not_disturb_each_other_or_readers(
+    tmp_path: Path,
+) -> None:
+    """One of them is killed where it has written another file, which has no name yet."""
+    runs = LocalStore(tmp_path).runs
+    trees = [{"model": {"base": tensor(number, 300_000)}} for number in range(6)]
+    unfinished = {"model": {"base": tensor(6, 300_000)}}
+    digest = unfinished["model"]["base"].digest
+    name = f"{state_digest({digest: unfinished['model']['base']})}-0"
+    deadly = FaultyStore(runs, Fault("kill_before", match=f"_frozen/{name}/*.safetensors"))
+    processes = []
+    for worker, store, its in (0, runs, trees), (1, runs, trees), (2, deadly, [*trees[:3], unfinished]):
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-c", WRITE, f"{worker:05d}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        )
+        give(processes[-1], pickle.dumps((RunFolder(store, "grid-1"), its)))
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+    for process in processes:
+        give(process, b"x")
+    reader = RunFolder(runs, "grid-2")
+    for trial, tree in enumerate(trees):  # it finds files, or writes them
+        another_process()
+        check(reader, trial, save(reader, trial, tree), tree)
+    for process, code in zip(processes, (0, 0, -signal.SIGKILL), strict=True):
+        process.communicate(timeout=60)
+        assert process.returncode == code
+    assert len(shared(runs)) == len(trees)
+    check(reader, 6, save(reader, 6, unfinished), unfinished)
+    assert [found for found in shared(runs) if found.startswith(name)]
+
+
+def give(process: subprocess.Popen[bytes], content: bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write(content)
+    process.stdin.flush()
 
 
 class Runs(RuleBasedStateMachine):

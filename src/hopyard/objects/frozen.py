@@ -20,7 +20,7 @@ import secrets
 from collections.abc import Mapping
 
 from hopyard.errors import CorruptError, NotFoundError
-from hopyard.objects.states import FROZEN, file_name, own_tensors, save_state, state_digest
+from hopyard.objects.states import FROZEN, file_name, files_if_whole, own_tensors, save_state, state_digest
 from hopyard.objects.tensors import Tensor
 from hopyard.storage import Store
 from hopyard.storage.base import PrefixStore
@@ -136,16 +136,15 @@ class FrozenTensors:
             del self._known[digest]
 
     def _use(self, folder: str) -> bool:
-        """Mark a file as used by this run; False if it is gone, or a deletion is after it."""
+        """Mark a file as used by this run; False if it is gone or not whole, or a deletion is after it."""
         mark, known = f"{folder}/{_MARKS}/{self._run_id}", (self._store.url, folder, self._run_id)
         if known in _marked and self._store.exists(mark):  # it is not if the run was deleted, and begun anew
             return True
         self._mark(folder)
-        if not self._is_going(folder) and self._store.exists(_file(folder)):
+        if not self._is_going(folder) and files_if_whole(self._store, _file(folder)) is not None:
             _marked.add(known)
             return True
-        self._store.delete(mark)
-        return False
+        return False  # and the mark stays: another worker of the run may have left it
 
     def _mark(self, folder: str) -> None:
         mark = f"{folder}/{_MARKS}/{self._run_id}"
@@ -164,7 +163,6 @@ class FrozenTensors:
             self._mark(folder)
             if not self._is_going(folder):
                 break
-            self._store.delete(f"{folder}/{_MARKS}/{self._run_id}")
             number += 1
         save_state(self._store.at(folder), dict(tensors))
         _marked.add((self._store.url, folder, self._run_id))

@@ -226,7 +226,7 @@ def _save(
     digest = _digest(skeleton, ((path, t.digest) for path, t in tensors.items()), order, parts)
     name = file_name(digest)
     exists = store.exists(name)
-    files = _files_if_whole(store, name) if exists else None
+    files = files_if_whole(store, name) if exists else None
     if files is None:
         # Others may refer to tensors in a file that is replaced: the new one must have them all.
         held = {} if exists or previous is None else _held(store, previous, tensors)
@@ -265,7 +265,7 @@ def _write(
     return list(sizes)
 
 
-def _files_if_whole(store: Store, name: str) -> list[str] | None:
+def files_if_whole(store: Store, name: str) -> list[str] | None:
     """The files of a state that is there already; None if one of them is gone or damaged.
 
     On a disk every byte is compared: it may have been written without ``sync`` before power failed, and then a file of
