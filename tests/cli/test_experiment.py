@@ -246,18 +246,29 @@ def test_a_metric_that_is_no_number_in_any_trial_is_said_in_words_of_experiments
     )
 
 
-def test_the_failure_of_all_trials_stays_known(
+def test_the_failure_of_all_trials_stays_known_until_they_are_tried_again(
     own: Path, until: Callable[[Callable[[], bool]], None]
 ) -> None:
-    Path("code/model_def.py").write_text("def main(context):\n    raise ValueError('on purpose')\n")
+    Path("code/model_def.py").write_text(
+        f"""
+import pathlib
+
+def main(context):
+    if not pathlib.Path({str(own / "mended")!r}).exists():
+        raise ValueError("on purpose")
+    context.report(accuracy=1.0)
+"""
+    )
     found = typed("create", "const.yaml", "code", "--config", "max_restarts=0", "--detach")
     experiment, output = found["experiment"], found["output"]
     until(lambda: "TrialError: the first 2 trials fail alike" in Path(output).read_text())
     until(lambda: open_experiment("experiments", experiment).holder is None)
     [listed] = [each for each in typed("list") if each["experiment"] == experiment]
-    assert (listed["status"], listed["error"]) == ("interrupted", "ValueError: on purpose")
+    assert (listed["status"], listed["error"]) == ("gave up", "ValueError: on purpose")
+    assert re.search(rf"^{experiment} +two +gave up ", invoke("list").output, re.MULTILINE)
     assert f"{experiment}: ValueError: on purpose" in invoke("list").output
     assert f"{experiment}: ValueError: on purpose" in run_command("list", "experiments")
+    assert f"{experiment} (two): gave up\n" in invoke("describe", experiment).output
     described = typed("describe", experiment)
     assert (described["error"]["kind"], described["error"]["message"]) == ("ValueError", "on purpose")
     assert [each["status"] for each in described["trials"]] == ["not begun"] * 2
@@ -272,6 +283,10 @@ def test_the_failure_of_all_trials_stays_known(
         json.loads(run_command("describe", "experiments", experiment, "--json"))["error"]
         == described["error"]
     )
+    (own / "mended").touch()
+    found = typed("resume", experiment)
+    assert (found["status"], found["best"]) == ("completed", 1.0)
+    assert typed("describe", experiment)["error"] is None
 
 
 # Looking

@@ -9,7 +9,7 @@ from typing import Any
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.hopper.history import read_state
 from hopyard.hopper.journal import first_and_last, has_records, holder, read_records
-from hopyard.hopper.state import JournalRecord
+from hopyard.hopper.state import JournalRecord, RunState
 from hopyard.objects.frozen import RunFolder
 from hopyard.storage import Store
 from hopyard.storage.format import check_format
@@ -107,18 +107,18 @@ def summary(store: Store, run_id: str) -> RunSummary:
     state = read_state(read_records(folder))
     best = None if state.best is None else state.trials[state.best].best
     return RunSummary(
-        run_id, status_of(state.finished, state.paused, held), header["created"], len(state.trials), metric,
+        run_id, status_of(state, held), header["created"], len(state.trials), metric,
         best.value if best else None, held, header,
         None if state.gave_up is None else f"{state.gave_up.kind}: {state.gave_up.message}",
     )  # fmt: skip
 
 
-def status_of(finished: str | None, paused: bool, held: Mapping[str, Any] | None) -> str:
+def status_of(state: RunState, held: Mapping[str, Any] | None) -> str:
     """A run's status in a word: see ``Run.status``."""
-    if finished is not None:
-        return finished
+    if state.finished is not None:
+        return state.finished
     if held is None:
-        return "interrupted"
-    if paused:
+        return "interrupted" if state.gave_up is None else "gave up"
+    if state.paused:
         return "paused"
     return "waits for its store" if held.get("is_full") else "running"

@@ -130,10 +130,11 @@ class Run:
     @property
     def status(self) -> str:
         """``"running"``; ``"paused"`` by a user; ``"waits for its store"``, which is full or does not answer;
-        ``"interrupted"``: its driver is gone; ``"completed"``; ``"failed"``: every trial has, be it after an extension;
-        or what ended it before that: ``"stopped"`` by a user, ``"time budget"``, ``"preempted"`` by SIGTERM or SIGUSR1.
+        ``"interrupted"``: its driver is gone; ``"gave up"``: its driver has ended it, since all trials failed alike
+        before any unit was done; ``"completed"``; ``"failed"``: every trial has, be it after an extension; or what
+        ended it before that: ``"stopped"`` by a user, ``"time budget"``, ``"preempted"`` by SIGTERM or SIGUSR1.
         All but the completed and failed ones can go on."""
-        return status_of(self.state.finished, self.state.paused, self.holder)
+        return status_of(self.state, self.holder)
 
     def pause(self) -> str:
         """Let units under way end, and begin no more until ``resume``."""

@@ -64,7 +64,7 @@ def watch(folder: Store, run_id: str, progress: Display, wait: Callable[[float],
 
 def status(state: RunState) -> str:
     """The status of a run that nobody drives."""
-    return status_of(state.finished, False, None)
+    return status_of(state, None)
 
 
 def _say_commands(progress: Display, record: JournalRecord) -> None:
