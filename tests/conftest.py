@@ -88,6 +88,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if folder is not None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)  # where pytest makes directories
     durations.register(config)
+    if hasattr(config, "workerinput"):
+        forked.count_apart()
     if getattr(config.option, "numprocesses", None) and FORKS:
         forked.start()  # one for all processes that run tests
 
