@@ -21,6 +21,7 @@ from tests.sampling import moments, sample
 from tests.tune import adapters
 from tests.tune.adapters import PARTITIONS, RECIPES, by_hand, check, network, rows, search
 
+from hopyard import StockRoom
 from hopyard.backend import InlineBackend
 from hopyard.hopper.journal import read_records
 from hopyard.hopper.removal import remove_run
@@ -29,6 +30,7 @@ from hopyard.torch import TorchEstimator
 from hopyard.training.estimator import OneBatch, Visit
 from hopyard.tune import GridSearch, Model, hp_choice, load_model
 from hopyard.tune.listing import find_run
+from hopyard.tune.reproduce import reproduce
 
 # Workers cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -108,6 +110,45 @@ def test_models_of_adapters_are_saved_whole(found: Any, tmp_path: Path) -> None:
     assert np.array_equal(again.predict({name: data[name][:9] for name in ("features", "tokens")}), expected)
     assert all(torch.equal(a, b) for a, b in zip(again.torch().state_dict().values(),
                                                  model.torch().state_dict().values(), strict=True))  # fmt: skip
+
+
+def test_commits_branches_and_merges_of_adapters_have_the_base_once(tmp_path: Path) -> None:
+    base = sum(parameter.nbytes for parameter in network().parameters())
+    store = LocalStore(tmp_path / "store")
+
+    def size(files: str = "*") -> int:
+        return sum(path.stat().st_size for path in (tmp_path / "repository").rglob(files) if path.is_file())
+
+    def of_tensors() -> int:
+        return size("data-*")
+
+    with StockRoom.init(tmp_path / "repository") as stock:
+        first = search(InlineBackend(), store, ["LoRA with dropout"], stock=stock)
+        assert base < of_tensors() < base + 12_000
+        with stock.enable_write():
+            stock.model["net"] = first.torch().state_dict()
+        stock.branch("dev")
+        stock.switch("dev")
+        before, whole = of_tensors(), size()
+        second = search(InlineBackend(), store, ["LoRA and a norm"], stock=stock)
+        with stock.enable_write():
+            stock.model["net"] = second.torch().state_dict()
+        assert of_tensors() - before < 12_000
+        assert size() - whole < base  # with records, histories and code
+        [net] = [each for each in stock.diff("main", "dev") if each.path == "model/net"]
+        trained = [name for name, each in second.torch().named_parameters() if each.requires_grad]
+        assert [moved.path for moved in net.tensors()] == trained
+        stock.switch("main")
+        before = of_tensors()
+        search(InlineBackend(), store, ["LoRA, another rank"], stock=stock)
+        stock.merge("dev")
+        assert of_tensors() - before < 8_000
+        for model in (first, second):
+            weights = stock.model[model.run_id]
+            assert all(torch.equal(weights[key], each) for key, each in model.torch().state_dict().items())
+        assert torch.equal(stock.model["net"][trained[0]], second.torch().state_dict()[trained[0]])
+        again = reproduce(stock, "dev", second.run_id, trust=True, num_workers=0, progress=False)
+        assert again.equal, str(again)
 
 
 def test_what_runs_share_goes_with_the_last_of_them(tmp_path: Path) -> None:

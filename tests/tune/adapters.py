@@ -124,12 +124,13 @@ def search(
     store: Any,
     recipes: list[str] | None = None,
     estimator_gen_fn: Callable[[dict[str, Any]], TorchEstimator] = make,
+    **more: Any,
 ) -> Model:
     """The outcome of a search over recipes (None: all)."""
     return GridSearch(
         backend, store, estimator_gen_fn, {"recipe": hp_choice(recipes or list(RECIPES))}, EPOCHS, seed=SEED,
         num_partitions=PARTITIONS, validation="held_out", feature_columns=["features", "tokens"],
-        evaluation_metric="loss", progress=False, keep="all",
+        evaluation_metric="loss", progress=False, keep="all", **more,
     ).fit(rows())  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from hopyard.tune.search import Search
 
 def committed(search: Search) -> dict[str, Any]:
     kind, arguments = load_search(
-        pickle_search(type(search), search.arguments, search._own_arguments()), "here"
+        *pickle_search(type(search), search.arguments, search._own_arguments()), "here"
     )
     assert kind == type(search).__name__
     return arguments

@@ -50,7 +50,7 @@ from hopyard.tune.listing import RUN_FORMAT, check_header
 from hopyard.tune.observers import check_logs, import_ahead, observers_of
 from hopyard.tune.phrases import wording_of
 from hopyard.tune.progress import ProgressDisplay
-from hopyard.tune.recipe import code_along
+from hopyard.tune.recipe import PickledSearch, code_along
 from hopyard.tune.run import Model, Run
 from hopyard.tune.whereabouts import held_by_nodes, whereabouts
 from hopyard.tune.work import TrainingWork
@@ -85,7 +85,7 @@ class Launch:
         partitions_wanted: int,
         stops_nobody: Callable[[int], bool],
         inputs: SearchData,
-        pickle_search: Callable[[], bytes],
+        pickle_search: Callable[[], PickledSearch],
         notice: Notice,
         options: Options,
         of_header: Mapping[str, Any],

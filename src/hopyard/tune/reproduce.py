@@ -25,7 +25,7 @@ from hopyard.tune.pinned import unpin
 from hopyard.tune.recipe import load_search
 from hopyard.tune.run import Run
 from hopyard.tune.search import Search
-from hopyard.tune.stock import ABOUT, FORMAT, SEARCH, read_about, series_name, weights_tree
+from hopyard.tune.stock import ABOUT, CAPTURED, FORMAT, SEARCH, read_about, series_name, weights_tree
 
 __all__ = ["HistoryDifference", "Reproduction", "TensorDifference", "reproduce"]
 
@@ -211,7 +211,9 @@ def _train(
     revision: Revision, stored: RunView, about: dict[str, Any], backend: Backend, store: Store, progress: bool
 ) -> Run:
     where = f"{SEARCH} of the run {stored.id}"
-    recorded, arguments = load_search(stored.read(SEARCH), where)
+    captured = f"{stored.id}/{CAPTURED}"
+    tensors = revision.model.tree(captured) if captured in revision.model else {}
+    recorded, arguments = load_search(stored.read(SEARCH), tensors, where)
     kind = getattr(tune, recorded, None) if isinstance(recorded, str) else recorded
     if kind is None or not issubclass(kind, Search):
         version = about["environment"]["versions"]["hopyard"]

@@ -3,7 +3,7 @@
 Under the run's id the commit has, on the shelf of
 
 * data: what it was trained on, by reference, unless the stockroom has that already;
-* models: the best model's weights;
+* models: the best model's weights; and large tensors that the search's functions hold, such as a base;
 * experiments: a run with the best point as parameters, all histories as series, and the files ``search.json``
   (settings, leaderboard, environment, where the data is) and ``search.pkl`` (the search, with the user's code).
 
@@ -37,10 +37,13 @@ from hopyard.training import Program, has_trunk, load_program
 from hopyard.tune.arguments import Arguments
 from hopyard.tune.inputs import Ready, SearchData
 from hopyard.tune.pinned import Given, check_pinnable, names_of, pin
+from hopyard.tune.recipe import PickledSearch
 from hopyard.tune.run import Model, Run
 
 FORMAT = "stock-search"
 ABOUT, SEARCH = "search.json", "search.pkl"
+CAPTURED = "tensors"
+"""Below the run's id, the model of tensors that ``search.pkl`` names."""
 
 
 class FitOutcome:
@@ -54,7 +57,7 @@ class FitOutcome:
     """
 
     def __init__(
-        self, arguments: Arguments, more: Mapping[str, Any], inputs: SearchData, search: bytes
+        self, arguments: Arguments, more: Mapping[str, Any], inputs: SearchData, search: PickledSearch
     ) -> None:
         self._arguments, self._inputs, self._more = arguments, inputs, dict(more)
         self._search = search
@@ -119,12 +122,15 @@ class FitOutcome:
         if program.init_from is not None:
             models.append(f"{run.run_id}/init_from")
             ModelShelf(draft)[models[1]] = load_state(*program.init_from, verify=True)
+        if self._search.tensors:
+            models.append(f"{run.run_id}/{CAPTURED}")
+            ModelShelf(draft)[models[-1]] = self._search.tensors
         files |= {ABOUT: json.dumps(self._about(run, program, data), indent=1)}
         stored = _run(draft, run, None if git == asdict(GitFacts()) else git)
         with stored, tempfile.TemporaryDirectory() as folder:
             _log(stored, run)
             stored.link(models, list(names_of(data)))
-            contents = {name: text.encode() for name, text in files.items()} | {SEARCH: self._search}
+            contents = {name: text.encode() for name, text in files.items()} | {SEARCH: self._search.data}
             for name, content in contents.items():
                 path = Path(folder) / name
                 path.write_bytes(content)
