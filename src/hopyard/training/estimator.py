@@ -203,6 +203,35 @@ class Replica(ABC):
     def validate(self, visit: Visit) -> MetricSet:
         """Loss and metrics of all rows of the visit."""
 
+    @property
+    def signature(self) -> str:
+        """Text that is equal for replicas that may train together; empty: this one trains alone."""
+        return ""
+
+    @property
+    def trains_alone(self) -> str:
+        """Reason why this replica trains alone, as far as is known; empty: there is none."""
+        return f"models of {self.framework} train one at a time"
+
+    @classmethod
+    def train_together(
+        cls, replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]
+    ) -> list[dict[str, list[float]] | Exception] | None:
+        """Train replicas of one signature, each to the bits that ``train`` gives.
+
+        Args:
+            seeds: of each, for the framework's generator.
+
+        Returns: of each the answer of ``train``, or the exception that ended it; None: they must be trained one by one,
+            and are as they were.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def validate_together(cls, replicas: Sequence[Any], visit: Visit) -> list[MetricSet | Exception]:
+        """Validate replicas of one signature: of each the answer of ``validate``, or the exception that ended it."""
+        raise NotImplementedError
+
     @abstractmethod
     def state(self) -> dict[str, Any]:
         """Everything that the next visit depends on, as a tree; may share memory with the replica."""

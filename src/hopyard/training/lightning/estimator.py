@@ -361,7 +361,7 @@ class _TrainingWithHooks(TrainingPass):
         module: Any = self._forward.module
         module.on_before_optimizer_step(self._optimizer)
 
-    def _after_step(self) -> None:
+    def after_step(self) -> None:
         self.step_taken()
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import logging
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -42,7 +43,17 @@ from hopyard.training.torch.forward import Forward
 from hopyard.training.torch.loss import Loss, outputs_are_logits
 from hopyard.training.torch.optim import build_optimizer, build_scheduler, options
 from hopyard.training.torch.ownership import claim
+from hopyard.training.torch.pack import (
+    InexactError,
+    Member,
+    Parts,
+    measure_members,
+    signature_of,
+    train_members,
+    width_of,
+)
 from hopyard.training.torch.session import Flags, resolve_device
+from hopyard.training.torch.stack import NotStackableError
 from hopyard.training.torch.torchmetrics import TorchMetric, is_torchmetric
 from hopyard.training.torch.training import Sums, TrainingPass
 from hopyard.training.torch.trunk import Trunk, TrunkBinding, WithTrunk, frozen
@@ -52,6 +63,8 @@ from hopyard.training.unchanged import Unchanged
 from hopyard.wording import brief, some_names
 
 _log = logging.getLogger("hopyard")
+
+_Found = TypeVar("_Found")
 
 
 class TorchEstimator(Estimator):
@@ -350,7 +363,7 @@ class TorchReplica(Replica):
     def __init__(self, estimator: TorchEstimator, context: Context) -> None:
         self._estimator = estimator
         self.batch_size: int = estimator.batch_size
-        device = resolve_device(context.device)
+        device = self._device = resolve_device(context.device)
         self._head, self._frozen_base = estimator.model_on(device)
         self.module = self._head
         claim(self._head)
@@ -427,7 +440,91 @@ class TorchReplica(Replica):
             self._forward.check_labels(self._forward.binding.place(batch))
             return
 
+    @functools.cached_property
+    def _packing(self) -> tuple[str, str]:
+        if type(self) is not TorchReplica:
+            return "", f"{type(self._estimator).__name__} trains models one at a time"
+        try:
+            return signature_of(self._parts()), ""
+        except NotStackableError as error:
+            return "", str(error)
+
+    def _parts(self) -> Parts:
+        return Parts(
+            self._estimator,
+            self._head,
+            self._forward,
+            self._optimizer,
+            self._scheduler,
+            self._device,
+            self._flags,
+            self.trunk_weights,
+        )
+
+    @property
+    def signature(self) -> str:
+        return self._packing[0]
+
+    @property
+    def trains_alone(self) -> str:
+        found = width_of(self.signature) if self.signature else None
+        return found if isinstance(found, str) else self._packing[1]
+
+    @classmethod
+    def train_together(
+        cls, replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]
+    ) -> list[dict[str, list[float]] | Exception] | None:
+        contexts = [replica.in_training(visit) for replica in replicas]
+        entered = [context.__enter__() for context in contexts]
+        failure: BaseException | None = None
+        members = [
+            Member(replica._parts(), training, seed)
+            for replica, (training, _), seed in zip(replicas, entered, seeds, strict=True)
+        ]
+        first = replicas[0]
+        try:
+            batches = first._placed(first._training_batches(visit))
+            train_members(first.signature, members, batches, len(visit.rows))
+        except BaseException as error:
+            failure = error
+        found = [
+            _left(context, failure or member.failure(sums)) or sums.totals()
+            for context, (_, sums), member in zip(contexts, entered, members, strict=True)
+        ]
+        return None if isinstance(failure, InexactError) else _without_interrupts(found, failure)
+
+    @classmethod
+    def validate_together(cls, replicas: Sequence[Any], visit: Visit) -> list[MetricSet | Exception]:
+        contexts = [replica.in_validation() for replica in replicas]
+        for context in contexts:
+            context.__enter__()
+        first: TorchReplica = replicas[0]
+        failure: BaseException | None = None
+        metrics = [replica._metrics() for replica in replicas]
+        errors: Sequence[Exception | None] = [None] * len(replicas)
+        try:
+            batches = map(first._forward.binding.place, first._validation_batches(visit))
+            errors = measure_members([replica._parts() for replica in replicas], batches, metrics)
+        except BaseException as error:
+            failure = error
+        found = [
+            _left(context, failure or error) or measured
+            for context, error, measured in zip(contexts, errors, metrics, strict=True)
+        ]
+        return _without_interrupts(found, failure)
+
     def train(self, visit: Visit) -> dict[str, list[float]]:
+        with self.in_training(visit) as (training, sums):
+            batches = self._placed(self._training_batches(visit))
+            training.run(batches, batch_sizes(len(visit.rows), self.batch_size), sums)
+        return sums.totals()
+
+    @contextmanager
+    def in_training(self, visit: Visit) -> Iterator[tuple[TrainingPass, Sums]]:
+        """Make the model ready to train on the visit, and see afterwards to what that has changed.
+
+        Yields the pass, which is closed behind its last step, and the sums for what it measures.
+        """
         given = self._estimator
         self._flags.apply()
         self._head.train()
@@ -443,9 +540,9 @@ class TorchReplica(Replica):
         self._forward.checks_labels = visit.epoch == 0
         sums = Sums(str(visit), self._forward.loss_is_sum)
         with self._in_use(keep=True):
-            batches = self._placed(self._training_batches(visit))
-            training.run(batches, batch_sizes(len(visit.rows), given.batch_size), sums)
-            totals = sums.totals()
+            yield training, sums
+            training.close()
+            sums.totals()
         if hidden.changed(loss_before, self._loss_snapshot()):
             raise EstimatorError(
                 "The loss changed its own parameters or buffers while training, but only the model's are kept from "
@@ -453,7 +550,6 @@ class TorchReplica(Replica):
             )
         if visit.last and given.scheduler_interval == "epoch" and self._scheduler is not None:
             self._scheduler.step()
-        return totals
 
     def _placed(self, batches: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Batch, int]]:
         """The batches on the device, each with its number of rows."""
@@ -483,16 +579,21 @@ class TorchReplica(Replica):
         return visit if self._trunk is None else replace(visit, rows=self._trunk.rows(visit.rows))
 
     def validate(self, visit: Visit) -> MetricSet:
+        with self.in_validation():
+            return self._measure(self._validation_batches(visit))
+
+    @contextmanager
+    def in_validation(self) -> Iterator[None]:
+        """Make the model ready to be validated, and see afterwards that it is as it was."""
         self._flags.apply()
         before = hidden.snapshot(self._head)
         with self._in_use(keep=False):
-            found = self._measure(self._validation_batches(visit))
+            yield
         if hidden.changed(before, hidden.snapshot(self._head)):
             raise EstimatorError(
                 "The model changed its own parameters or buffers while it was validated; "
                 "let it do so only while `self.training` is true."
             )
-        return found
 
     def _loss_snapshot(self) -> list[tuple[Any, int]]:
         loss = self._forward.loss
@@ -501,9 +602,11 @@ class TorchReplica(Replica):
         return hidden.snapshot(loss.module, but=self._head)
 
     def _measure(self, batches: Iterable[Mapping[str, Any]]) -> MetricSet:
+        return measure(self._forward, batches, self._metrics(), self._estimator.step_metrics())
+
+    def _metrics(self) -> MetricSet:
         given = self._estimator
-        metrics = MetricSet(given.named_metrics(), loss=given.validate_step is None)  # which may give one
-        return measure(self._forward, batches, metrics, given.step_metrics())
+        return MetricSet(given.named_metrics(), loss=given.validate_step is None)  # which may give one
 
     def state(self) -> dict[str, Any]:
         model = self._model_tree()
@@ -719,6 +822,32 @@ class TorchReplica(Replica):
         if transform is None:
             return batches
         return transformed(map(as_tensors, batches), transform, Visit(OneBatch({}), 0, 0, 0), "predict")
+
+
+def _without_interrupts(
+    found: list[_Found | BaseException], failure: BaseException | None
+) -> list[_Found | Exception]:
+    """
+    Raises:
+        BaseException: ``failure``, if there is one, or what is no failure of a trial.
+    """
+    if failure is not None:
+        raise failure
+    kept: list[_Found | Exception] = []
+    for each in found:
+        if isinstance(each, BaseException) and not isinstance(each, Exception):
+            raise each
+        kept.append(each)
+    return kept
+
+
+def _left(context: AbstractContextManager[Any], error: BaseException | None) -> BaseException | None:
+    """Leave a context, by an exception if there is one. Returns that, or what leaving has raised."""
+    try:
+        context.__exit__(None if error is None else type(error), error, None)
+    except BaseException as raised:
+        return raised
+    return error
 
 
 def _metric(given: Any, logits: bool | None) -> tuple[str, StreamingMetric]:

@@ -82,10 +82,13 @@ class Forward:
     def _run(self, batch: Batch, training: bool) -> BatchResult:
         if self._step is not None:
             return self._run_step(batch, training)
+        return self.result(self.outputs(batch), batch, training)
+
+    def result(self, outputs: Any, batch: Batch, training: bool, check: bool = True) -> BatchResult:
+        """The loss of outputs for a batch; without ``check`` labels are not compared with the outputs."""
         assert self.loss is not None
-        outputs = self.outputs(batch)
         labels = self.labels(batch, outputs)
-        if self.checks_labels or not training:
+        if check and (self.checks_labels or not training):
             self.check_fit(outputs, labels)
             if training:
                 self.loss.check_classes(labels)

@@ -67,6 +67,141 @@ def can_be_fused(optimizer: type, arguments: dict[str, Any], model: nn.Module) -
     )
 
 
+class Steps:
+    """Steps of an optimizer.
+
+    After the first step, the fused forms of Adam, AdamW and SGD are called as ``torch.optim`` calls them, with lists of
+    tensors that are kept: the same kernels on the same tensors, without looking through all parameters anew. ``close``
+    must follow the last step.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._groups: list[_FusedGroup] | None = None
+        self._is_fused = _may_be_called_directly(optimizer)
+
+    def step(self) -> None:
+        groups = self._groups
+        if groups and all(group.has_all_gradients() for group in groups):
+            for group in groups:
+                group.step()
+            return
+        self.close()
+        self._optimizer.step()
+        if self._is_fused:
+            self._groups = _fused_groups(self._optimizer)
+
+    def close(self) -> None:
+        """Bring the optimizer's own counters of steps to where they are."""
+        for group in self._groups or ():
+            group.close()
+        self._groups = None
+
+
+def _may_be_called_directly(optimizer: torch.optim.Optimizer) -> bool:
+    names = {
+        torch.optim.Adam: "_fused_adam_",
+        torch.optim.AdamW: "_fused_adamw_",
+        torch.optim.SGD: "_fused_sgd_",
+    }
+    if type(optimizer) not in names or not hasattr(torch, names[type(optimizer)]):
+        return False
+    step = vars(optimizer).get("step")  # which schedulers wrap
+    if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
+        return False
+    hooks = [value for name, value in vars(optimizer).items() if name.endswith("_hooks")]
+    is_plain = all(
+        group.get("fused") and not any(map(group.get, ("amsgrad", "capturable", "differentiable")))
+        for group in optimizer.param_groups
+    )
+    return is_plain and not any(hooks) and not hasattr(optimizer, "grad_scale")
+
+
+def _fused_groups(optimizer: torch.optim.Optimizer) -> list[_FusedGroup] | None:
+    """The optimizer's groups after a step; None where it must go on as it is."""
+    groups = []
+    for options in optimizer.param_groups:
+        parameters = [parameter for parameter in options["params"] if parameter.grad is not None]
+        states = [optimizer.state[parameter] for parameter in parameters]
+        counters = [state["step"] for state in states if "step" in state]
+        if len({parameter.dtype for parameter in parameters} | {p.device for p in parameters}) > 2:
+            return None
+        if any(not isinstance(each, torch.Tensor) for each in counters) or len(set(map(float, counters))) > 1:
+            return None
+        if any(isinstance(options[name], torch.Tensor) for name in ("lr", "weight_decay")):
+            return None
+        if parameters:
+            groups.append(_FusedGroup(type(optimizer), options, parameters, states, counters))
+    return groups
+
+
+class _FusedGroup:
+    """A group of parameters of an optimizer in its fused form, all of one dtype, after as many steps."""
+
+    def __init__(
+        self,
+        kind: type,
+        options: dict[str, Any],
+        parameters: list[torch.Tensor],
+        states: list[dict[str, Any]],
+        counters: list[torch.Tensor],
+    ) -> None:
+        self._kind, self._options, self._parameters, self._counters = kind, options, parameters, counters
+        if kind is torch.optim.SGD:
+            self._momenta = [state.get("momentum_buffer") for state in states]
+        else:
+            self._first = [state["exp_avg"] for state in states]
+            self._second = [state["exp_avg_sq"] for state in states]
+            self._steps = counters[:1] * len(counters)
+
+    def has_all_gradients(self) -> bool:
+        """Whether the same parameters have gradients as had in the step that was looked at."""
+        self._gradients = [each.grad for each in self._options["params"] if each.grad is not None]
+        return len(self._gradients) == len(self._parameters)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        options = self._options
+        if self._kind is torch.optim.SGD:
+            torch._fused_sgd_(
+                self._parameters,
+                self._gradients,
+                self._momenta if options["momentum"] else [],  # type: ignore[arg-type]
+                weight_decay=options["weight_decay"],
+                momentum=options["momentum"],
+                lr=options["lr"],
+                dampening=options["dampening"],
+                nesterov=options["nesterov"],
+                maximize=options["maximize"],
+                is_first_step=False,
+            )
+            return
+        call = torch._fused_adam_ if self._kind is torch.optim.Adam else torch._fused_adamw_
+        if self._kind is torch.optim.Adam and options.get("decoupled_weight_decay"):
+            call = torch._fused_adamw_
+        beta1, beta2 = options["betas"]
+        self._counters[0].add_(1)
+        call(
+            self._parameters,
+            self._gradients,
+            self._first,
+            self._second,
+            [],
+            self._steps,
+            amsgrad=False,
+            lr=options["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=options["weight_decay"],
+            eps=options["eps"],
+            maximize=options["maximize"],
+        )
+
+    def close(self) -> None:
+        for counter in self._counters[1:]:
+            counter.copy_(self._counters[0])
+
+
 def build_scheduler(
     scheduler: Any, optimizer: torch.optim.Optimizer, steps_per_epoch: int, num_epochs: int
 ) -> torch.optim.lr_scheduler.LRScheduler | None:

@@ -13,6 +13,7 @@ import torch
 
 from hopyard.errors import DivergedError
 from hopyard.training.torch.forward import BatchResult, Forward
+from hopyard.training.torch.optim import Steps
 
 _FLUSH = 256
 
@@ -36,6 +37,7 @@ class TrainingPass:
     ) -> None:
         self._forward = forward
         self._optimizer = optimizer
+        self._steps = Steps(optimizer)
         self._scheduler = scheduler
         self._scaler = scaler
         self._accumulate = accumulate
@@ -73,6 +75,10 @@ class TrainingPass:
                 group = 0.0
                 update()
 
+    def close(self) -> None:
+        """End the pass, after its last step."""
+        self._steps.close()
+
     def _divide_gradients(self, by: Any) -> None:
         """Divide gradients by the weight of a group, unless it is 0."""
         if isinstance(by, torch.Tensor):
@@ -88,25 +94,30 @@ class TrainingPass:
         scaled.backward()  # type: ignore[no-untyped-call]
 
     def _update(self) -> None:
+        self.step()
+        # What optimizer.zero_grad() does, without its bookkeeping.
+        for parameter in self._trained:
+            parameter.grad = None
+        self.after_step()
+
+    def step(self) -> None:
+        """A step of the optimizer by the gradients that parameters have."""
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
         self._before_step()
         if self._clip is not None:
             torch.nn.utils.clip_grad_norm_(self._trained, self._clip)
         if self._scaler is None:
-            self._optimizer.step()
+            self._steps.step()
         else:
             self._scaler.step(self._optimizer)
             self._scaler.update()
-        # What optimizer.zero_grad() does, without its bookkeeping.
-        for parameter in self._trained:
-            parameter.grad = None
-        self._after_step()
 
     def _before_step(self) -> None:
         """Called when the gradients of a step are complete, and not yet clipped."""
 
-    def _after_step(self) -> None:
+    def after_step(self) -> None:
+        """Called when a step is done."""
         if self._scheduler is not None:
             with steps_skipped(self._scaler):
                 self._scheduler.step()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hopyard.data.reading.views import Batch
 from hopyard.errors import MetricError
 from hopyard.training.metric import MetricSet, StreamingMetric
 from hopyard.training.metrics import ObjectMetric
@@ -28,23 +29,33 @@ def measure(
     forward.module.eval()
     for batch in batches:
         placed = forward.binding.place(batch)
-        rows = forward.binding.rows(placed)
-        result = forward(placed, training=False)
-        weight = float(rows) if result.weight is None else float(result.weight)
-        _check_values(result, step_metrics)
-        if weight:  # else the loss ignores all labels of the batch, and is 0 / 0
-            if result.loss.numel():
-                loss = float(result.loss)
-                metrics.mean("loss", loss if forward.loss_is_sum else loss * weight, weight)
-            for name, value in result.values.items():
-                metrics.mean(name, float(value) * weight, weight)
-        row_weights = forward.binding.weights(placed)
-        if result.labels is not None and len(metrics.metrics) > 1:
-            assert forward.loss is not None
-            counted = on_cpu(forward.loss.counted(result.labels))
-            weights = None if row_weights is None else row_weights.double().cpu().numpy()
-            _update(metrics.metrics, on_cpu(result.outputs), on_cpu(result.labels), counted, weights)
+        add_batch(forward, placed, forward(placed, training=False), metrics, step_metrics)
     return metrics
+
+
+def add_batch(
+    forward: Forward, placed: Batch, result: BatchResult, metrics: MetricSet, step_metrics: list[str]
+) -> None:
+    """Add the result of one batch to ``metrics``.
+
+    Raises:
+        MetricError: as :func:`measure`.
+    """
+    rows = forward.binding.rows(placed)
+    weight = float(rows) if result.weight is None else float(result.weight)
+    _check_values(result, step_metrics)
+    if weight:  # else the loss ignores all labels of the batch, and is 0 / 0
+        if result.loss.numel():
+            loss = float(result.loss)
+            metrics.mean("loss", loss if forward.loss_is_sum else loss * weight, weight)
+        for name, value in result.values.items():
+            metrics.mean(name, float(value) * weight, weight)
+    row_weights = forward.binding.weights(placed)
+    if result.labels is not None and len(metrics.metrics) > 1:
+        assert forward.loss is not None
+        counted = on_cpu(forward.loss.counted(result.labels))
+        weights = None if row_weights is None else row_weights.double().cpu().numpy()
+        _update(metrics.metrics, on_cpu(result.outputs), on_cpu(result.labels), counted, weights)
 
 
 def _update(

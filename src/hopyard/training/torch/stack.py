@@ -1,0 +1,555 @@
+"""Models of one architecture as stacks of their parameters, whose products are computed for all of them at once.
+
+A stack gives every member the bits that its own module gives. Slots of a stacked tensor begin at multiples of 64 bytes,
+as tensors of their own do. A batched product need not add up in the order of a single one (PyTorch takes other kernels
+for a layer with one output, for instance), so each is compared with the members' own layers, on random numbers, before
+it is used for the first time for its shape; where they differ, members are computed one by one.
+
+Only chains of layers are stacked: ``nn.Sequential``, or a module whose ``forward`` does the same.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+_SLOT_BYTES = 64
+
+_POINTWISE = (
+    *(nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
+    *(
+        nn.Tanh,
+        nn.Sigmoid,
+        nn.LogSigmoid,
+        nn.Softplus,
+        nn.Softsign,
+        nn.Hardtanh,
+        nn.Hardswish,
+        nn.Hardsigmoid,
+    ),
+)
+_ONE_BY_ONE = (nn.BatchNorm1d, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+"""Layers that each member computes by itself, between others that are stacked."""
+
+_FUNCTIONS: dict[Any, type[nn.Module]] = {
+    functional.relu: nn.ReLU,
+    torch.relu: nn.ReLU,
+    "relu": nn.ReLU,
+    functional.tanh: nn.Tanh,
+    torch.tanh: nn.Tanh,
+    "tanh": nn.Tanh,
+    functional.sigmoid: nn.Sigmoid,
+    torch.sigmoid: nn.Sigmoid,
+    "sigmoid": nn.Sigmoid,
+    functional.gelu: nn.GELU,
+    functional.silu: nn.SiLU,
+    functional.elu: nn.ELU,
+    functional.mish: nn.Mish,
+    functional.leaky_relu: nn.LeakyReLU,
+    functional.softplus: nn.Softplus,
+    functional.hardswish: nn.Hardswish,
+}
+"""Layers by the functions and methods that ``forward`` may call instead, with the layer's default arguments."""
+
+
+class NotStackableError(Exception):
+    """A model's computation is not known layer by layer; says why."""
+
+
+# Chains ---------------------------------------------------------------------------------------
+
+
+def chain_of(module: nn.Module) -> list[nn.Module]:
+    """The layers that ``module`` applies to its one input, one after another.
+
+    Raises:
+        NotStackableError: it does something else.
+    """
+    layers = list(_layers(module))
+    if not any(type(layer) is nn.Linear for layer in layers):
+        raise NotStackableError("the model has no nn.Linear")
+    tensors = [id(tensor) for layer in layers for tensor in layer.state_dict(keep_vars=True).values()]
+    if len(set(tensors)) < len(tensors):
+        raise NotStackableError("layers share parameters")
+    if set(tensors) != {id(tensor) for tensor in module.state_dict(keep_vars=True).values()}:
+        raise NotStackableError("the model has parameters or buffers outside of its layers")
+    return layers
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    if any(value for name, value in vars(module).items() if name.endswith("_hooks")):
+        raise NotStackableError(f"the {type(module).__name__} has hooks")
+    kind = type(module)
+    if kind in (nn.Linear, nn.Dropout, *_POINTWISE, *_ONE_BY_ONE):
+        if getattr(module, "inplace", False) and kind not in (nn.ReLU, nn.Dropout):
+            raise NotStackableError(f"the {kind.__name__} works in place")
+        if kind is nn.BatchNorm1d and getattr(module, "momentum", None) is None:
+            raise NotStackableError("the BatchNorm1d has no momentum")
+        yield module
+    elif isinstance(module, nn.Flatten) and kind is nn.Flatten:
+        if (module.start_dim, module.end_dim) != (1, -1):
+            raise NotStackableError("the Flatten keeps other dimensions than the first")
+        yield module
+    elif kind.forward is nn.Sequential.forward:
+        for part in module:  # type: ignore[attr-defined]
+            yield from _layers(part)
+    else:
+        yield from _traced(module)
+
+
+class _Leaves(torch.fx.Tracer):
+    """Traces a module's own ``forward``, and not those of the layers in it."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return True
+
+
+def _traced(module: nn.Module) -> Iterator[nn.Module]:
+    """The layers that the module's ``forward`` applies, where it is a chain too."""
+    name = type(module).__name__
+    if type(module).__module__.startswith("torch."):
+        raise NotStackableError(f"nn.{name} is not among the layers that are stacked")
+    graphs = []
+    before, was_training = _surroundings(module), module.training
+    try:
+        for training in (True, False):
+            module.training = training
+            graphs.append(_Leaves().trace(module))
+    except Exception as error:  # whatever a forward does that is not for proxies
+        raise NotStackableError(
+            f"the forward of {name} cannot be traced ({type(error).__name__}: {str(error).splitlines()[0][:120]})"
+        ) from error
+    finally:
+        module.training = was_training
+    if _surroundings(module) != before:
+        raise NotStackableError(f"the forward of {name} draws random numbers, or counts")
+    layers, others = (list(_steps(graph, module, name)) for graph in graphs)
+    if list(map(_alike, layers)) != list(map(_alike, others)):
+        raise NotStackableError(f"the forward of {name} does another thing in training than in evaluation")
+    for layer in layers:
+        yield from _layers(layer)
+
+
+def _alike(layer: nn.Module) -> Any:
+    """A mark that is equal for the same layer, or functions' layers of one kind."""
+    return id(layer) if next(layer.parameters(), None) is not None else repr(layer)
+
+
+def _surroundings(module: nn.Module) -> Any:
+    """Marks of random generators and of attributes, which a ``forward`` may change."""
+    numpy_state: Any = np.random.get_state()
+    return (
+        random.getstate(),
+        (numpy_state[2], numpy_state[1].tobytes()),
+        torch.get_rng_state().numpy().tobytes(),
+        [(name, repr(value)) for name, value in vars(module).items() if name != "training"],
+    )
+
+
+def _steps(graph: torch.fx.Graph, module: nn.Module, name: str) -> Iterator[nn.Module]:
+    previous: torch.fx.Node | None = None
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            if previous is not None:
+                raise NotStackableError(f"the forward of {name} takes several inputs")
+            previous = node
+            continue
+        chained = node.args and node.args[0] is previous and previous is not None and len(previous.users) == 1
+        if not chained or (
+            node.op != "output" and any(isinstance(each, torch.fx.Node) for each in node.args[1:])
+        ):
+            raise NotStackableError(
+                f"the forward of {name} is no chain of layers, each on the output of the one before"
+            )
+        if node.op == "call_module" and len(node.args) == 1 and not node.kwargs:
+            yield module.get_submodule(str(node.target))
+        elif node.op != "output":
+            yield _of_function(node, name)
+        previous = node
+
+
+def _of_function(node: torch.fx.Node, name: str) -> nn.Module:
+    """The layer that does what a function or method called in a forward does."""
+    options = {key: value for key, value in node.kwargs.items() if (key, value) != ("inplace", False)}
+    if node.target in _FUNCTIONS and len(node.args) == 1 and not options:
+        return _FUNCTIONS[node.target]()
+    dims = (*node.args[1:], *options.values())
+    if node.target in ("flatten", torch.flatten) and dims in ((1,), (1, -1)):
+        return nn.Flatten()
+    if node.target in ("squeeze", torch.squeeze) and dims in ((-1,), (1,)):
+        return Squeeze()
+    target = (
+        node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+    )
+    raise NotStackableError(f"the forward of {name} calls {target}, which is not among what is stacked")
+
+
+class Squeeze(nn.Module):
+    """Outputs (rows, 1) as (rows,)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.squeeze(-1)
+
+
+# Stacks ---------------------------------------------------------------------------------------
+
+
+def aligned(count: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """An empty tensor (count, *shape), whose slots begin at multiples of 64 bytes."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * size)
+    strides = strides[: len(shape)]
+    size = strides[0] * shape[0] if shape else 1
+    per_slot = _SLOT_BYTES // dtype.itemsize
+    return torch.empty_strided((count, *shape), (-(-size // per_slot) * per_slot, *strides), dtype=dtype)
+
+
+class Stack:
+    """Modules of one chain, as one computation.
+
+    While it is open, parameters that are stacked have their values in it: ``Parameter.data`` and ``.grad`` of each
+    member are slots of stacked tensors.
+
+    Args:
+        chains: of each member the layers, from :func:`chain_of`; all alike.
+        generators: of each member, for what dropout draws.
+    """
+
+    def __init__(self, chains: Sequence[list[nn.Module]], generators: Sequence[torch.Generator]) -> None:
+        self.count: int = len(chains)
+        self._own: list[tuple[nn.Parameter, torch.Tensor]] = []
+        self._layers: list[_Layer] = []
+        needs_gradient = False
+        for layers in zip(*chains, strict=True):
+            made = _layer(layers, generators, needs_gradient)
+            if isinstance(made, _ReLU) and self._layers:
+                made.follows_linear = isinstance(self._layers[-1], _Linear)
+            self._layers.append(made)
+            needs_gradient = needs_gradient or any(p.requires_grad for p in layers[0].parameters())
+
+    def open(self) -> None:
+        """Move the members' parameters into the stack."""
+        for layer in self._layers:
+            for name, stacked in layer.parameters.items():
+                for slot, module in enumerate(layer.modules):
+                    parameter = getattr(module, name)
+                    self._own.append((parameter, parameter.data))
+                    stacked[slot].copy_(parameter.data)
+                    parameter.data = stacked[slot]
+        self.set_gradients()
+
+    def set_gradients(self) -> None:
+        """Give members the slots of stacked gradients as theirs, and no others."""
+        for layer in self._layers:
+            for slot, module in enumerate(layer.modules):
+                for name, parameter in module.named_parameters():
+                    gradient = layer.gradients.get(name)
+                    parameter.grad = None if gradient is None else gradient[slot]
+
+    def close(self, changed: bool) -> None:
+        """Give members their own memory for parameters back, with the values of now if these may have ``changed``."""
+        for parameter, own in self._own:
+            if changed:
+                own.copy_(parameter.data)
+            parameter.data = own
+        self._own.clear()
+        for layer in self._layers:
+            for module in layer.modules:
+                for parameter in module.parameters():
+                    parameter.grad = None
+
+    def forward(self, x: torch.Tensor, training: bool) -> torch.Tensor:
+        """Outputs (count, rows, ...) for a batch (rows, ...) that members share."""
+        stacked = x.contiguous().expand(self.count, *x.shape)
+        for layer in self._layers:
+            stacked = layer.forward(stacked, training)
+        return stacked
+
+    def backward(self, gradient: torch.Tensor, add: bool) -> None:
+        """Gradients of all parameters from that of the outputs, which is overwritten; ``add`` them to those that are
+        there."""
+        for layer in reversed(self._layers):
+            if not layer.is_reached:
+                return
+            gradient = layer.backward(gradient, add)
+
+
+class _Layer:
+    """One layer of all members.
+
+    Args:
+        passes_on: whether layers before it have anything to train.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], passes_on: bool) -> None:
+        self.modules: list[Any] = list(modules)
+        self.count = len(modules)
+        self.passes_on = passes_on
+        self.parameters: dict[str, torch.Tensor] = {}
+        self.gradients: dict[str, torch.Tensor] = {}
+        self._buffers: dict[Any, torch.Tensor] = {}
+
+    def _buffer(self, use: str, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Memory that is used again for every batch: new memory costs more than what is written into it."""
+        key = (use, *shape, dtype)
+        if key not in self._buffers:
+            self._buffers[key] = aligned(self.count, *shape, dtype=dtype)
+        return self._buffers[key]
+
+    def _placed(self, use: str, x: torch.Tensor) -> torch.Tensor:
+        """``x`` in slots as ``aligned`` makes them; a batch that all members share stays one."""
+        if x.stride(0) == 0 and x[0].is_contiguous():
+            return x
+        like = self._buffer(use, x.shape[1:], x.dtype)
+        return x if x.stride() == like.stride() and x.data_ptr() % _SLOT_BYTES == 0 else like.copy_(x)
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether a gradient has to come so far."""
+        return self.passes_on or any(parameter.requires_grad for parameter in self.modules[0].parameters())
+
+    def forward(self, x: torch.Tensor, training: bool) -> torch.Tensor:
+        raise NotImplementedError
+
+    def backward(self, gradient: torch.Tensor, add: bool) -> torch.Tensor:
+        """Gradient of the input; anything where none is passed on."""
+        raise NotImplementedError
+
+
+def _layer(modules: Sequence[nn.Module], generators: Sequence[torch.Generator], passes_on: bool) -> _Layer:
+    kind = type(modules[0])
+    if kind is nn.Linear:
+        return _Linear(modules, passes_on)
+    if kind is nn.Dropout:
+        return _Dropout(modules, passes_on, generators)
+    if kind is nn.ReLU:
+        return _ReLU(modules, passes_on)
+    if kind in (nn.Flatten, Squeeze, nn.Identity):
+        return _Shape(modules, passes_on)
+    return _Pointwise(modules, passes_on) if kind in _POINTWISE else _Each(modules, passes_on)
+
+
+class _Linear(_Layer):
+    def __init__(self, modules: Sequence[nn.Module], passes_on: bool) -> None:
+        super().__init__(modules, passes_on)
+        for name, parameter in modules[0].named_parameters():
+            self.parameters[name] = aligned(self.count, *parameter.shape, dtype=parameter.dtype)
+            if parameter.requires_grad:
+                self.gradients[name] = torch.zeros_like(self.parameters[name])
+
+    def forward(self, x: torch.Tensor, training: bool) -> torch.Tensor:
+        weight, bias = self.parameters["weight"], self.parameters.get("bias")
+        if x.dim() != 3:
+            raise NotStackableError(f"a Linear layer has inputs of {x.dim() - 1} dimensions")
+        self._x = x = self._placed("input", x)
+        rows, outputs = x.shape[1], weight.shape[1]
+        self._exact = _exact(
+            self.count, rows, tuple(weight.shape[1:]), bias is not None, x.stride(0) == 0, weight.dtype
+        )
+        out = self._buffer("output", (rows, outputs), weight.dtype)
+        if not self._exact["output"]:
+            for slot, module in enumerate(self.modules):
+                out[slot] = functional.linear(x[slot], module.weight, module.bias)
+        elif bias is None:
+            torch.bmm(x, weight.mT, out=out)
+        else:
+            torch.baddbmm(bias.unsqueeze(1), x, weight.mT, out=out)
+        return out
+
+    def backward(self, gradient: torch.Tensor, add: bool) -> torch.Tensor:
+        gradient = self._placed("output gradient", gradient)
+        for name, whole in self.gradients.items():
+            into = torch.empty_like(whole) if add else whole
+            self._parameter_gradient(name, gradient, into)
+            if add:
+                whole.add_(into)
+        if not self.passes_on:
+            return gradient
+        weight = self.parameters["weight"]
+        found = self._buffer("input gradient", self._x.shape[1:], weight.dtype)
+        if self._exact["input"]:
+            return torch.bmm(gradient, weight, out=found)
+        for slot in range(self.count):
+            torch.mm(gradient[slot], weight[slot], out=found[slot])
+        return found
+
+    def _parameter_gradient(self, name: str, gradient: torch.Tensor, into: torch.Tensor) -> None:
+        if name == "weight":
+            if self._exact["weight"]:
+                torch.bmm(gradient.mT, self._x, out=into)
+                return
+            for slot in range(self.count):
+                torch.mm(gradient[slot].t(), self._x[slot], out=into[slot])
+        elif self._exact["bias"]:
+            torch.sum(gradient, 1, out=into)
+        else:
+            for slot in range(self.count):
+                torch.sum(gradient[slot], 0, out=into[slot])
+
+
+_known: dict[Any, dict[str, bool]] = {}
+
+
+def _exact(
+    count: int, rows: int, shape: tuple[int, ...], has_bias: bool, shares_input: bool, dtype: torch.dtype
+) -> dict[str, bool]:
+    """Whether products of a stack have the bits of a layer's own, for its output and for gradients by name.
+
+    Args:
+        shape: of the weight, (outputs, inputs).
+        shares_input: whether all members have the same input.
+    """
+    key = (count, rows, shape, has_bias, shares_input, dtype, torch.get_num_threads())
+    if key not in _known:
+        _known[key] = _compared(count, rows, shape, has_bias, shares_input, dtype)
+    return _known[key]
+
+
+def _compared(
+    count: int, rows: int, shape: tuple[int, ...], has_bias: bool, shares_input: bool, dtype: torch.dtype
+) -> dict[str, bool]:
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(number: int, *sizes: int) -> torch.Tensor:
+        return aligned(number, *sizes, dtype=dtype).normal_(generator=generator)
+
+    outputs, inputs = shape
+    x = drawn(1 if shares_input else count, rows, inputs)
+    x = x.expand(count, rows, inputs) if shares_input else x
+    weight, gradient = drawn(count, outputs, inputs), drawn(count, rows, outputs)
+    bias = drawn(count, outputs) if has_bias else None
+    out, of_x, of_weight = (
+        aligned(count, *shape, dtype=dtype) for shape in ((rows, outputs), (rows, inputs), (outputs, inputs))
+    )
+    if bias is None:
+        torch.bmm(x, weight.mT, out=out)
+    else:
+        torch.baddbmm(bias.unsqueeze(1), x, weight.mT, out=out)
+    torch.bmm(gradient, weight, out=of_x)
+    torch.bmm(gradient.mT, x, out=of_weight)
+    of_bias = torch.sum(gradient, 1)
+    same = {"output": True, "input": True, "weight": True, "bias": True}
+    for slot in range(count):
+        with torch.enable_grad():
+            own = [each.clone().requires_grad_() for each in (x[slot], weight[slot])]
+            own += [] if bias is None else [bias[slot].clone().requires_grad_()]
+            result = functional.linear(*own)
+            found = torch.autograd.grad(result, own, gradient[slot].clone())
+        same["output"] &= torch.equal(result, out[slot])
+        pairs = zip(("input", "weight", "bias"), found, (of_x, of_weight, of_bias), strict=False)
+        for name, single, stacked in pairs:
+            same[name] &= torch.equal(single, stacked[slot])
+    return same
+
+
+class _ReLU(_Layer):
+    """In place, where the output of the layer before is needed no more. (Its gradient is found by its output.)"""
+
+    follows_linear = False
+
+    def forward(self, x: torch.Tensor, training: bool) -> torch.Tensor:
+        self._y = torch.relu_(x) if self.follows_linear else torch.relu(x)
+        return self._y
+
+    def backward(self, gradient: torch.Tensor, add: bool) -> torch.Tensor:
+        found: torch.Tensor = torch.ops.aten.threshold_backward(gradient, self._y, 0, grad_input=gradient)
+        return found
+
+
+class _Dropout(_Layer):
+    """Each member draws from a generator of its own, as its layer would from PyTorch's."""
+
+    def __init__(
+        self, modules: Sequence[nn.Module], passes_on: bool, generators: Sequence[torch.Generator]
+    ) -> None:
+        super().__init__(modules, passes_on)
+        self._generators = generators
+        self._mask: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor, training: bool) -> torch.Tensor:
+        self._mask = None
+        if not training:
+            return x
+        mask = self._buffer("mask", x.shape[1:], x.dtype)
+        for slot, (module, generator) in enumerate(zip(self.modules, self._generators, strict=True)):
+            if module.p in (0, 1):
+                mask[slot] = 1 - module.p
+            else:
+                mask[slot].bernoulli_(1 - module.p, generator=generator).div_(1 - module.p)
+        self._mask = mask
+        return torch.mul(x, mask, out=self._buffer("output", x.shape[1:], x.dtype))
+
+    def backward(self, gradient: torch.Tensor, add: bool) -> torch.Tensor:
+        return gradient if self._mask is None else gradient.mul_(self._mask)
+
+
+class _Shape(_Layer):
+    """What only changes the shape of each row."""
+
+    def forward(self, x: torch.Tensor, training: bool) -> torch.Tensor:
+        self._shape = x.shape
+        kind = type(self.modules[0])
+        if kind is Squeeze:
+            return x.squeeze(-1) if x.dim() > 2 else x
+        return x.flatten(2) if kind is nn.Flatten else x
+
+    def backward(self, gradient: torch.Tensor, add: bool) -> torch.Tensor:
+        return gradient.reshape(self._shape)
+
+
+class _Each(_Layer):
+    """A layer that every member computes by itself."""
+
+    def forward(self, x: torch.Tensor, training: bool) -> torch.Tensor:
+        if not training:
+            return self._joined([module(x[slot]) for slot, module in enumerate(self.modules)])
+        with torch.enable_grad():
+            self._inputs = [x[slot].detach().requires_grad_(self.passes_on) for slot in range(self.count)]
+            self._outputs = [module(own) for module, own in zip(self.modules, self._inputs, strict=True)]
+        return self._joined([output.detach() for output in self._outputs])
+
+    def backward(self, gradient: torch.Tensor, add: bool) -> torch.Tensor:
+        if not add:
+            for module in self.modules:
+                for parameter in module.parameters():
+                    parameter.grad = None
+        for slot, output in enumerate(self._outputs):
+            output.backward(gradient[slot].contiguous())
+        if not self.passes_on:
+            return gradient
+        return self._joined([own.grad for own in self._inputs if own.grad is not None])
+
+    def _joined(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        found = aligned(self.count, *values[0].shape, dtype=values[0].dtype)
+        for slot, value in enumerate(values):
+            found[slot] = value
+        return found
+
+
+class _Pointwise(_Each):
+    """A function of each number: for all members at once, where ends of vectors do not differ by it."""
+
+    def forward(self, x: torch.Tensor, training: bool) -> torch.Tensor:
+        self._whole = x[0].numel() % _SLOT_BYTES == 0 and torch.get_num_threads() == 1
+        if not self._whole:
+            return super().forward(x, training)
+        if not training:
+            whole: torch.Tensor = self.modules[0](x)
+            return whole
+        with torch.enable_grad():
+            self._input = x.detach().requires_grad_()
+            self._output: torch.Tensor = self.modules[0](self._input)
+        return self._output.detach()
+
+    def backward(self, gradient: torch.Tensor, add: bool) -> torch.Tensor:
+        if not self._whole:
+            return super().backward(gradient, add)
+        found: torch.Tensor = torch.autograd.grad(self._output, self._input, gradient)[0]
+        return found
