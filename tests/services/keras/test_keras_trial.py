@@ -26,6 +26,8 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:__array__ implementation"
 )  # TensorFlow, as Keras reads its tensors
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+JIT = "auto" if keras.backend.backend() == "jax" else False
+"""Without its compiler JAX compiles each operation apart, which takes longer; with theirs the others take longer."""
 Experiment = Callable[..., Run]
 Definition = Callable[..., Path]
 
@@ -54,7 +56,7 @@ class Trial(KerasTrial):
             keras.layers.Dense(2, activation="softmax", kernel_initializer=keras.initializers.GlorotUniform(2)),
         ])
         optimizer = keras.optimizers.Adam(self.context.get_hparam("lr"))
-        model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
+        model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=JIT)
         return model
 
     def build_training_data_loader(self):
@@ -62,7 +64,7 @@ class Trial(KerasTrial):
 
     def build_validation_data_loader(self):
         return cut(50, 2, 16)
-"""
+""".replace("jit_compile=JIT", f"jit_compile={JIT!r}")
 TRAINING, VALIDATION = "return cut(100, 1, 8)", "return cut(50, 2, 16)"
 
 SEQUENCE = """
@@ -124,7 +126,7 @@ def plain(batches: list[tuple[Any, ...]], lr: float = 0.01) -> Any:
     """The network after these batches, without Hopyard."""
     model = network()
     model.compile(
-        keras.optimizers.Adam(lr), "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False
+        keras.optimizers.Adam(lr), "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=JIT
     )
     for batch in batches:
         model.train_on_batch(*batch)
@@ -375,7 +377,7 @@ def test_a_trial_over_a_dataset_hops_between_partitions_as_a_search_does(
     def estimator(params: dict[str, Any]) -> KerasEstimator:
         optimizer = keras.optimizers.Adam(params["lr"])
         loss = "sparse_categorical_crossentropy"
-        return KerasEstimator(network(), optimizer, loss, ["accuracy"], batch_size=8, jit_compile=False)
+        return KerasEstimator(network(), optimizer, loss, ["accuracy"], batch_size=8, jit_compile=JIT)
 
     search = GridSearch(
         InlineBackend(),
@@ -454,7 +456,7 @@ def test_callbacks_see_epochs(definition: Definition, experiment: Experiment, ca
 def test_trials_whose_models_are_compiled_apart_do_not_share_one(
     definition: Definition, experiment: Experiment
 ) -> None:
-    code = TRIAL.replace("jit_compile=False", 'loss_weights=[self.context.get_hparam("weight")]')
+    code = TRIAL.replace(f"jit_compile={JIT!r}", 'loss_weights=[self.context.get_hparam("weight")]')
     searcher = SINGLE | {"name": "grid", "metric": "accuracy"}
     weights = {"type": "categorical", "vals": [1.0, 5.0]}
     run = experiment(definition(code), searcher=searcher, hyperparameters={"lr": 0.01, "weight": weights})
