@@ -15,6 +15,7 @@ from __future__ import annotations
 import array
 import atexit
 import contextlib
+import ctypes
 import faulthandler
 import fcntl
 import gc
@@ -90,6 +91,7 @@ PARENT = "HOPYARD_TESTS_PARENT"
 """The variable that tells a forked process which one asked for it, as its parent would be."""
 
 _PYTHON = sys.executable  # which tests may change
+_HUGE, _MADV_COLLAPSE = 2 << 20, 25  # bytes of a page; of Linux 6.1
 _SIZE = struct.Struct("!I")
 _TOP = 256  # no descriptor of a process that forks is above
 _ANSWER = struct.Struct("!qd")  # a process id or an exit status, and CPU seconds
@@ -415,6 +417,19 @@ def _keep() -> None:
     # PyTorch would take back each of its operators: 9,000 pages written to, most of what a short process costs.
     for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
         finalizer.atexit = False
+    _collapse()
+
+
+def _collapse() -> None:
+    """Lay what was imported into huge pages, where Linux can: a fork copies and drops a table of all pages."""
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, rights, _, _, file, *_ = line.split()
+        first, end = (int(address, 16) for address in addresses.split("-"))
+        first, end = -(-first // _HUGE) * _HUGE, end // _HUGE * _HUGE
+        if rights == "rw-p" and file == "0" and first < end:
+            madvise(first, end - first, _MADV_COLLAPSE)
 
 
 def main(descriptor: int) -> None:
