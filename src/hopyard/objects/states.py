@@ -190,12 +190,14 @@ def load_state(
     name = file_name(ref.digest)
     file = TensorFile(store, name)
     manifest = _Manifest(file, name)
-    tensors = _taken(flatten(held)[0], manifest)
+    inner = held if isinstance(held, dict) else {}
+    parts = dict(manifest.parts)
+    rest = {key: value for key, value in inner.items() if key not in parts} if parts else held
+    tensors = _taken(flatten(rest)[0], manifest)
     _read_tensors(store, file, manifest, verify, tensors, on_read or (lambda nbytes: None))
     tree = unflatten({tensor.path: tensors[tensor.digest] for tensor in manifest.tensors}, manifest.skeleton)
     if not manifest.parts:
         return tree
-    inner = held if isinstance(held, dict) else {}
     loaded = {
         key: load_state(store, part, verify=verify, held=inner.get(key), on_read=on_read)
         for key, part in manifest.parts

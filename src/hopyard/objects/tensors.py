@@ -121,6 +121,8 @@ class Tensor:
 
     def as_frozen(self) -> Tensor:
         """The same tensor, marked as frozen."""
+        if self.is_frozen:
+            return self
         marked = replace(self, is_frozen=True)
         marked.know(self.digest)
         return marked

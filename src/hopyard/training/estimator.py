@@ -236,6 +236,10 @@ class Replica(ABC):
     def state(self) -> dict[str, Any]:
         """Everything that the next visit depends on, as a tree; may share memory with the replica."""
 
+    def held(self) -> dict[str, Any]:
+        """The part of ``state()`` that another state of the trial may have, too: what is frozen, if that is known."""
+        return self.state()
+
     @abstractmethod
     def load(self, tree: Mapping[str, Any]) -> None:
         """Take over a tree of ``state()``; one with only ``"model"`` changes the model alone. Some of its tensors may

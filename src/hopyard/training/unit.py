@@ -157,7 +157,7 @@ class _TrialUnit:
         if replica is None:
             replica = self._build()
         if ref is not None:
-            tree = self._load(self._store, ref, replica)
+            tree = self._load(self._store, ref, replica.held())
         elif position > 0:
             assert kept is not None
             ref, tree, saved = kept.ref, kept.tree, kept.saved
@@ -174,13 +174,13 @@ class _TrialUnit:
         replica = self._build()
         source = residents.look(self._source_key)
         near = replica if source is None or source.replica is None else source.replica
-        replica.adopt(self._load(self._home, ref, near))
+        replica.adopt(self._load(self._home, ref, near.state()))
         return Resident(self._params, self._request.position, None, True, replica)
 
-    def _load(self, store: Store, ref: StateRef, near: Replica) -> Any:
-        """A state that comes from another worker, or from before this one was started. Parts that a replica
-        that is ``near`` has of it, such as a frozen trunk, are not read."""
-        return load_state(store, ref, verify=True, held=near.state(), on_read=self._count)
+    def _load(self, store: Store, ref: StateRef, held: dict[str, Any]) -> Any:
+        """A state that comes from another worker, or from before this one was started. What is held of it, such as a
+        frozen trunk, is not read."""
+        return load_state(store, ref, verify=True, held=held, on_read=self._count)
 
     def _count(self, nbytes: int) -> None:
         self.moved += nbytes

@@ -9,7 +9,7 @@ visit.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -52,8 +52,8 @@ class Base:
             for name, tensor in [*self._module.named_parameters(), *self._module.named_buffers()]
             if not _is_statistic(self._module, name)
         }
-        self._digests = {name: _digest(tensor) for name, tensor in self._tensors.items()}
-        self._known = {_storage(tensor): self._digests[name] for name, tensor in self._tensors.items()}
+        self._trees = {name: _tree(tensor) for name, tensor in self._tensors.items()}
+        self._known = {_storage(tensor): self._trees[name] for name, tensor in self._tensors.items()}
 
     def model(self, make: Callable[[nn.Module], nn.Module]) -> nn.Module:
         """The model that ``make`` gives for modules of its own over the shared tensors.
@@ -72,15 +72,13 @@ class Base:
                 parameter.data = parameter.data.clone()
         return model
 
-    def tell(self, tensors: Mapping[str, tuple[Any, Any]]) -> None:
-        """Tell tensors of the base, of which each is given with what PyTorch has of it, their digests."""
-        for value, tensor in tensors.values():
-            if self.has(value):
-                tensor.know(self._known[_storage(value)])
+    def tree_of(self, value: Any) -> Tensor | None:
+        """What a state has of a tensor of the base, marked as frozen; None for what is a trial's own."""
+        return self._known.get(_storage(value)) if isinstance(value, torch.Tensor) else None
 
     def has(self, value: Any) -> bool:
         """Whether a tensor is one of the base, not a trial's own."""
-        return isinstance(value, torch.Tensor) and _storage(value) in self._known
+        return self.tree_of(value) is not None
 
     def leave(self, model: nn.Module) -> None:
         """Give a model copies of all that it has of the base: it is somebody's own from now on."""
@@ -94,7 +92,9 @@ class Base:
         Raises:
             BaseChangedError: something wrote to it. It is no base of later trials.
         """
-        changed = [name for name, tensor in self._tensors.items() if _digest(tensor) != self._digests[name]]
+        changed = [
+            name for name, tensor in self._tensors.items() if _tree(tensor).digest != self._trees[name].digest
+        ]
         if not changed:
             return
         for bases in _of_functions.values():
@@ -214,6 +214,6 @@ def _storage(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
-def _digest(tensor: torch.Tensor) -> str:
+def _tree(tensor: torch.Tensor) -> Tensor:
     found: Tensor = state.to_tree(tensor.detach(), "base")
-    return found.digest
+    return found.as_frozen()

@@ -608,10 +608,15 @@ class TorchReplica(Replica):
         given = self._estimator
         return MetricSet(given.named_metrics(), loss=given.validate_step is None)  # which may give one
 
+    def held(self) -> dict[str, Any]:
+        return {"model": self._with_trunk(self._untrained())}
+
+    def _with_trunk(self, model: dict[str, Any]) -> dict[str, Any]:
+        return model if self._trunk is None else {"head": model, "trunk": self._trunk.weights}
+
     def state(self) -> dict[str, Any]:
-        model = self._model_tree()
         tree: dict[str, Any] = {
-            "model": model if self._trunk is None else {"head": model, "trunk": self._trunk.weights},
+            "model": self._with_trunk(self._model_tree()),
             "optimizer": state.optimizer_tree(self._optimizer),
         }
         if self._scheduler is not None:
@@ -622,7 +627,7 @@ class TorchReplica(Replica):
 
     def _model_tree(self) -> dict[str, Any]:
         """The state dict, and the plain attributes that training has changed."""
-        tree = self._tree_of(self._head.state_dict())
+        tree = self._tree_of(self._values())
         tensors = ((name, value) for name, value in tree.items() if isinstance(value, Tensor))
         tree |= self._unchanged.marked(tensors)
         attributes = self._attributes.tree()
@@ -630,19 +635,28 @@ class TorchReplica(Replica):
 
     def _untrained(self) -> dict[str, Tensor]:
         """The tensors of the model's tree that are not trained now."""
-        trained = {name for name, each in self._head.named_parameters() if each.requires_grad}
-        values = {name: each for name, each in self._head.state_dict().items() if name not in trained}
+        values = self._values()
+        values = {name: each for name, each in values.items() if not getattr(each, "requires_grad", False)}
         return {name: each for name, each in self._tree_of(values).items() if isinstance(each, Tensor)}
+
+    def _values(self) -> Mapping[str, Any]:
+        """The state dict of the head, not detached."""
+        values = state.plain_values(self._head)
+        return self._head.state_dict(keep_vars=True) if values is None else values
 
     def _tree_of(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Values of a state dict as a tree. The base was checked, so its tensors are not digested anew."""
-        tree: dict[str, Any] = state.to_tree(dict(values), "model")
-        if self._frozen_base is not None:
-            self._frozen_base.tell({name: (values[name], each) for name, each in tree.items()})
-        return tree
+        base = self._frozen_base
+        shared = {} if base is None else {name: base.tree_of(value) for name, value in values.items()}
+        own = {name: value for name, value in values.items() if shared.get(name) is None}
+        tree = state.to_tree(own, "model")
+        return {name: tree[name] if name in own else shared[name] for name in values}
 
-    def _beyond_base(self, model: Any) -> dict[str, Any]:
+    def _beyond_base(self, model: Any, values: Mapping[str, Any] | None) -> dict[str, Any]:
         """The state dict in the tree of a model. What the base has of it is that of the base, so nothing writes to it.
+
+        Args:
+            values: ``plain_values`` of the head.
 
         Raises:
             EstimatorError: the model was trained over another base.
@@ -650,15 +664,19 @@ class TorchReplica(Replica):
         tree = dict(without_attributes(model))
         if self._frozen_base is None:
             return tree
-        values = self._head.state_dict()
-        own = self._tree_of({name: each for name, each in values.items() if self._frozen_base.has(each)})
-        other = [name for name, each in own.items() if name in tree and tree[name].digest != each.digest]
+        other = []
+        for name, value in (self._values() if values is None else values).items():
+            shared = self._frozen_base.tree_of(value)
+            if shared is not None and name in tree:
+                if tree[name] is not shared and tree[name].digest != shared.digest:
+                    other.append(name)
+                tree[name] = value
         if other:
             raise EstimatorError(
                 f"The state is that of a model over another base than the estimator function now gives; "
                 f"{some_names(other, 4)} differ. Give the base that it was trained with: load the same weights."
             )
-        return tree | {name: values[name] for name in own if name in tree}
+        return tree
 
     def _head_of(self, tree: Mapping[str, Any]) -> Any:
         return tree["model"] if self._trunk is None else self._trunk.head_of(tree["model"])
@@ -669,7 +687,8 @@ class TorchReplica(Replica):
             self._unchanged.note()
         else:
             self._unchanged.forget()
-        state.load_module(self._head, self._beyond_base(model))
+        values = state.plain_values(self._head)
+        state.load_module(self._head, self._beyond_base(model, values), values)
         self._attributes.load(model.get(KEY, {}))
         if "optimizer" in tree:
             state.load_optimizer(self._optimizer, tree["optimizer"])
@@ -681,7 +700,8 @@ class TorchReplica(Replica):
     def adopt(self, tree: Mapping[str, Any]) -> None:
         model = self._head_of(tree)
         self._unchanged.note()
-        state.adopt_module(self._head, self._beyond_base(model))
+        values = state.plain_values(self._head)
+        state.adopt_module(self._head, self._beyond_base(model, values), values)
         self._attributes.load(model.get(KEY, {}))
         state.adopt_optimizer(self._optimizer, tree["optimizer"])
         if self._scheduler is not None and "scheduler" in tree:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -90,13 +91,57 @@ def from_tree(tree: Any) -> Any:
     return tree
 
 
-def load_module(module: torch.nn.Module, tree: Any) -> None:
+def plain_values(module: torch.nn.Module) -> dict[str, torch.Tensor] | None:
+    """The state dict of a module, not detached, if it is parameters and buffers and no more, so that to load one is to
+    copy into these; else None. It takes a fraction of the time of ``state_dict``."""
+    found: dict[str, torch.Tensor] = {}
+    return found if _add_values(module, "", found) else None
+
+
+def _add_values(module: torch.nn.Module, prefix: str, found: dict[str, torch.Tensor]) -> bool:
+    if (
+        not _is_plain(type(module))
+        or module._state_dict_hooks
+        or module._state_dict_pre_hooks
+        or module._load_state_dict_pre_hooks
+        or module._load_state_dict_post_hooks
+    ):
+        return False
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            found[prefix + name] = parameter
+    for name, buffer in module._buffers.items():
+        if buffer is not None and name not in module._non_persistent_buffers_set:
+            found[prefix + name] = buffer
+    parts = module._modules.items()
+    return all(part is None or _add_values(part, f"{prefix}{name}.", found) for name, part in parts)
+
+
+@cache
+def _is_plain(kind: Any) -> bool:
+    """Whether modules of a class write and load their state dict as ``torch.nn.Module`` does."""
+    methods = (
+        "state_dict",
+        "load_state_dict",
+        "_save_to_state_dict",
+        "_load_from_state_dict",
+        "get_extra_state",
+    )
+    return all(getattr(kind, name) is getattr(torch.nn.Module, name) for name in methods)
+
+
+def load_module(module: torch.nn.Module, tree: Any, values: Mapping[str, Any] | None = None) -> None:
     """Load a model's tree into a module of the same architecture. In place of a tensor the tree may have the module's
     own, which stays as it is.
+
+    Args:
+        values: its ``plain_values``.
 
     Raises:
         EstimatorError: names or shapes differ; which do.
     """
+    if values is not None and _copied(tree, values):
+        return
     own = {name for name, value in tree.items() if isinstance(value, torch.Tensor)}
     given = from_tree({name: value for name, value in tree.items() if name not in own})
     try:
@@ -111,12 +156,68 @@ def load_module(module: torch.nn.Module, tree: Any) -> None:
         ) from error
 
 
+def _copied(tree: Mapping[Any, Any], values: Mapping[Any, Any]) -> bool:
+    """Copy tensors into those at the same places; False, and none is copied, if one is of another form, or missing."""
+    pairs = _pairs(tree, values)
+    if pairs is None:
+        return False
+    with torch.no_grad():
+        for given, tensor in pairs:
+            tensor.copy_(from_tree(given))
+    return True
+
+
+def _pairs(tree: Mapping[Any, Any], values: Mapping[Any, Any]) -> list[tuple[Tensor, torch.Tensor]] | None:
+    """Each tensor of a tree with the one that it may be copied into; None if there is none such."""
+    if tree.keys() != values.keys():
+        return None
+    found: list[tuple[Tensor, torch.Tensor]] = []
+    for name, given in tree.items():
+        value = values[name]
+        if isinstance(given, Tensor) and isinstance(value, torch.Tensor):
+            if value.shape != given.shape or NAMES.get(value.dtype) != given.dtype:
+                return None
+            found.append((given, value))
+        elif isinstance(given, dict) and isinstance(value, dict):
+            inner = _pairs(given, value)
+            if inner is None:
+                return None
+            found += inner
+        elif given is not value or not isinstance(given, torch.Tensor):
+            return None
+    return found
+
+
+def _optimizer_copied(optimizer: torch.optim.Optimizer, tree: Mapping[str, Any]) -> bool:
+    """Load an optimizer's tree into the tensors that it has; False, and nothing is loaded, if it has others, or does
+    more than that when it loads."""
+    if (
+        not type(optimizer).__module__.startswith("torch.optim.")
+        or optimizer._optimizer_load_state_dict_pre_hooks
+        or optimizer._optimizer_load_state_dict_post_hooks
+    ):
+        return False
+    own, saved = optimizer.state_dict(), tree["param_groups"]
+    options = [value for group in (*own["param_groups"], *saved) for value in group.values()]
+    if any(isinstance(value, torch.Tensor | Tensor) for value in options):
+        return False
+    if [group["params"] for group in own["param_groups"]] != [group["params"] for group in saved]:
+        return False
+    if not _copied(tree["state"], own["state"]):
+        return False
+    for group, given in zip(optimizer.param_groups, saved, strict=True):
+        group.update({key: from_tree(value) for key, value in given.items() if key != "params"})
+    return True
+
+
 def load_optimizer(optimizer: torch.optim.Optimizer, tree: Any) -> None:
     """Load an optimizer's tree into one made for the same parameters.
 
     Raises:
         EstimatorError: it has other parameter groups.
     """
+    if _optimizer_copied(optimizer, tree):
+        return
     state = from_tree(tree)
     for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=False):
         # What a tree cannot hold (functions) stays as the constructor set it.
@@ -132,14 +233,14 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tree: Any) -> None:
     _restore_forms(optimizer, kept)
 
 
-def adopt_module(module: torch.nn.Module, tree: Any) -> None:
+def adopt_module(module: torch.nn.Module, tree: Any, values: Mapping[str, Any] | None = None) -> None:
     """Load the model's tree of another trial.
 
     Raises:
         EstimatorError: it is that of another architecture.
     """
     try:
-        load_module(module, tree)
+        load_module(module, tree, values)
     except EstimatorError as error:
         raise another_architecture(error) from error
 
