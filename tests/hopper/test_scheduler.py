@@ -399,7 +399,7 @@ def test_what_a_lost_worker_did_may_be_done_where_its_partition_does_not_live() 
     [start] = [*scheduler.worker_up(0), *scheduler.worker_up(1), *scheduler.add(0, 0, Position(), 2)]
     scheduler.worker_down(start.worker)
     other = 1 - start.worker
-    assert scheduler.returned(0, Position(), anywhere=True) == [Start(other, start.unit)]
+    assert scheduler.returned(0, Position(), anywhere=True) == [Start(other, (start.unit,))]
     assert scheduler.worker_up(start.worker) == []
     [following] = scheduler.done(0)
     assert (following.worker, following.unit.partition) == (other, other), "only that unit"

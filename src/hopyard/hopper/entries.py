@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from hopyard.hopper.units import Unit
 
@@ -39,6 +40,8 @@ class Pack:
     seconds: float = 0.0  # of the units that were measured
     measured: int = 0
     expected: float | None = None  # seconds of all units to the target, if that is known
+    kind: str | None = None  # packs of one kind may make a visit together
+    visit: tuple[Any, ...] | None = None  # while ready, a mark of those that may make its next visit with it
 
 
 @dataclass(slots=True)

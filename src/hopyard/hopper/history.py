@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from hopyard.hopper.scheduler import Layout
@@ -101,8 +101,21 @@ def committed_units(records: Iterable[JournalRecord]) -> list[JournalRecord]:
                 _undo(units[number], state.trials[number].durable.visits)
     for number, trial in state.trials.items():
         _undo(units[number], trial.durable.visits)
-    kept = {index: record for done in units.values() for index, record in done}
-    return [kept[index] for index in sorted(kept)]
+    kept: dict[int, JournalRecord] = {}
+    trials = defaultdict[int, set[int]](set)
+    for number, done in units.items():
+        for index, record in done:
+            kept[index] = record
+            trials[index].add(number)
+    return [_of(kept[index], trials[index]) for index in sorted(kept)]
+
+
+def _of(record: JournalRecord, trials: Container[int]) -> JournalRecord:
+    """The record of a unit, as if only these trials of it had done it."""
+    slots = [slot for slot, number in enumerate(record["t"]) if number in trials]
+    if len(slots) == len(record["t"]):
+        return record
+    return record | {name: [record[name][slot] for slot in slots] for name in ("t", "s", "m")}
 
 
 def _undo(units: list[tuple[int, JournalRecord]], visits: int) -> None:

@@ -138,7 +138,12 @@ class Hopper:
             homes,
             free=options.free_orders,
             hop_seconds=options.hop_seconds,
+            most=options.most_together,
         )
+        self._alone: dict[int, str] = {}
+        """Why trials train alone, as far as workers have said so in this session."""
+        self._kinds: dict[int, str | None] = {}
+        """By trials, as workers have said: a mark of those that it may train with; None: it trains alone."""
         self._may_stay_resident = homes is None and options.checkpoint_every != "unit"
         self._saved_at: dict[int, float] = {}
         self._must_save: set[int] = set()
@@ -294,62 +299,89 @@ class Hopper:
         return True
 
     def _unit_ended(self, ended: _Ended) -> None:
-        error = ended.future.exception()
-        if error is None and not any(ended.future.result().errors):
+        error, start = ended.future.exception(), ended.start
+        if error is None:
             self._unit_done(ended, ended.future.result())
             return
         self._left_behind = True
         if self._notice.given is not None:
             # The signal may have ended what the unit needs: a JVM, a process that reads its data. No trial fails by it.
-            self._give_up(ended.start.unit)
-            return
-        if error is None:
-            self._fail(ended.start, ended.future.result().errors)
+            self._give_up(start.packs)
         elif isinstance(error, PASSING):
-            self._pause(ended.start.unit, error)
-        elif isinstance(error, StateLostError) and self._is_behind(ended.start.unit.pack):
-            self._state_lost(ended.start.unit.pack, error)
+            self._pause(start.packs, error)
+        elif isinstance(error, StateLostError) and any(map(self._is_behind, start.packs)):
+            self._state_lost(start.packs, error)
         elif isinstance(error, WorkerLostError | UnitTimeoutError):
-            self._worker_lost(ended.start, error)
+            self._worker_lost(start, error)
         elif isinstance(error, StorageError | WorkerMismatchError):
             # No trial can help it: once it is mended, the run goes on. The record is for the history,
             # and a driver that was taken over learns that by it.
-            self._commit({"r": "back", "t": [ended.start.unit.pack], "why": str(error)})
+            self._commit({"r": "back", "t": list(start.packs), "why": str(error)})
             self._journal.flush()
             raise error
         else:
-            self._fail(ended.start, (evidence_of(error, ended.start),))
+            self._fail(start, dict.fromkeys(start.packs, evidence_of(error, start)))
 
     def _unit_done(self, ended: _Ended, outcome: UnitOutcome) -> None:
-        unit, state = ended.start.unit, outcome.states[0]
+        start = ended.start
+        failed = {
+            pack: error for pack, error in zip(start.packs, outcome.errors, strict=True) if error is not None
+        }
+        done = [pack for pack in start.packs if pack not in failed]
+        if done:
+            self._note_done(ended, outcome, done, self._note_kinds(start, outcome))
+        if failed:
+            self._left_behind = True
+            if self._notice.given is not None:
+                self._give_up(list(failed))
+            else:
+                self._fail(start, failed)
+
+    def _note_kinds(self, start: Start, outcome: UnitOutcome) -> dict[int, str]:
+        """Note who may train with whom from now on. Returns why some trials will train alone, if that is new."""
+        news = {}
+        for pack, kind, why in zip(start.packs, outcome.kinds, outcome.alone, strict=True):
+            self._kinds[pack] = kind
+            self._scheduler.set_kind(pack, kind)
+            if why and self._alone.get(pack) != why:
+                self._alone[pack] = news[pack] = why
+        return news
+
+    def _note_done(
+        self, ended: _Ended, outcome: UnitOutcome, packs: Sequence[int], alone: Mapping[int, str]
+    ) -> None:
+        """Commit the visit of ``packs``, the trials of a unit that have not failed."""
         trains = ended.start.unit.phase == "train"
-        record = unit_record(
-            ended.start, outcome, ended.began, self._now(), self._decisions.targets.get(unit.pack)
-        )
-        if trains and state is not None:
-            self._saved_at[unit.pack] = record["z"]
+        target = self._decisions.targets.get(packs[0])
+        record = unit_record(ended.start, outcome, packs, alone, ended.began, self._now(), target)
+        states = dict(zip(ended.start.packs, outcome.states, strict=True))
+        for pack in packs:
+            if trains and states[pack] is not None:
+                self._saved_at[pack] = record["z"]
         self._store_again()
         self._decisions.check_measured(record)
         # The searcher is asked here, before the scheduler goes on, so that a trial that it stops
         # starts nothing more.
         self._commit(record)
-        trial = self._state.trials[unit.pack]
-        starts: Sequence[Start] = ()
-        if trial.running and trial.stop_asked:
-            self._end_for_user(unit.pack)
-        elif trial.running and trial.code_has_ended:
-            self._end_by_itself(unit.pack)
-        elif trial.running:
-            starts = self._scheduler.done(
-                unit.pack, record["z"] - record["a"], resident=trains and state is None
-            )
+        starts: list[Start] = []
+        for pack in packs:
+            trial = self._state.trials[pack]
+            if trial.running and trial.stop_asked:
+                self._end_for_user(pack)
+            elif trial.running and trial.code_has_ended:
+                self._end_by_itself(pack)
+            elif trial.running:
+                took = (record["z"] - record["a"]) / len(packs)
+                starts += self._scheduler.done(pack, took, resident=trains and states[pack] is None)
         # What the trial no longer needs may go only while none of its units is under way; others need not wait.
-        goes_on = any(start.unit.pack == unit.pack for start in starts)
-        if goes_on:
-            self._retention.delete_of(unit.pack, self._journal.durable)
+        goes_on = {pack for start in starts for pack in start.packs}
+        for pack in packs:
+            if pack in goes_on:
+                self._retention.delete_of(pack, self._journal.durable)
         self._start(starts)
-        if not goes_on:
-            self._retention.delete_of(unit.pack, self._journal.durable)
+        for pack in packs:
+            if pack not in goes_on:
+                self._retention.delete_of(pack, self._journal.durable)
 
     def _commit(self, record: JournalRecord) -> None:
         """Apply, journal and show a record, and then all that follows from it."""
@@ -397,31 +429,32 @@ class Hopper:
         target = self._decisions.targets.get(trial.number, trial.progress.trained)
         urgency = self._decisions.urgency(trial.number)
         position = trial.progress.position()
-        self._start(self._scheduler.add(trial.number, trial.group, position, target, urgency))
+        kind = self._kinds.get(trial.number, "")
+        self._start(self._scheduler.add(trial.number, trial.group, position, target, urgency, kind=kind))
 
     def _start(self, starts: Sequence[Start]) -> None:
         if not self._backend.isolated:  # which runs units here, so that nobody would be told before they end
             self._show()
         for start in starts:
-            unit = start.unit
             if self._notice.given is not None:
-                self._give_up(unit)
+                self._give_up(start.packs)
                 continue
-            trial = self._state.trials[unit.pack]
-            fn, args = self._work(unit, (trial,), self._must_be_saved(unit))
+            trials = [self._state.trials[pack] for pack in start.packs]
+            fn, args = self._work(start.unit, trials, any(map(self._must_be_saved, start.units)))
             began = self._now()
             try:
                 with nullcontext() if self._backend.isolated else self._notice.in_unit():
                     future = self._backend.submit(start.worker, fn, *args)
             except Preempted:
-                self._give_up(unit)
+                self._give_up(start.packs)
             else:
                 future.add_done_callback(functools.partial(self._ended, start, began))
 
-    def _give_up(self, unit: Unit) -> None:
+    def _give_up(self, packs: Sequence[int]) -> None:
         """Leave a unit to whoever goes on with the run, as the process is to end."""
         self._scheduler.pause()
-        self._scheduler.returned(unit.pack, self._position(unit.pack))
+        for pack in packs:
+            self._scheduler.returned(pack, self._position(pack))
 
     def _ended(self, start: Start, began: float, future: Future[UnitOutcome]) -> None:
         self._events.put(_Ended(start, future, began))
@@ -434,11 +467,12 @@ class Hopper:
 
     # What goes wrong ------------------------------------------------------------------------
 
-    def _pause(self, unit: Unit, error: StorageError) -> None:
-        self._roll_back([unit.pack], str(error))
+    def _pause(self, packs: Sequence[int], error: StorageError) -> None:
+        self._roll_back(packs, str(error))
         was_paused = self._scheduler.paused
         self._scheduler.pause()  # first, or the worker would begin what ends in the same way
-        self._scheduler.returned(unit.pack, self._position(unit.pack))
+        for pack in packs:
+            self._scheduler.returned(pack, self._position(pack))
         if was_paused:
             return
         self._timer = threading.Timer(self._options.retry_seconds, self._events.put, (_Retry(),))
@@ -470,51 +504,53 @@ class Hopper:
         trial = self._state.trials[pack]
         return trial.progress != trial.durable
 
-    def _state_lost(self, pack: int, error: BaseException) -> None:
-        """Redo the lost part of a pack whose worker has gone unnoticed, which is not the unit's fault, and save all
+    def _state_lost(self, packs: Sequence[int], error: BaseException) -> None:
+        """Redo the lost part of trials whose worker has gone unnoticed, which is not the unit's fault, and save all
         states from here on, so that this happens to a trial once."""
-        self._must_save.add(pack)
-        self._roll_back([pack], str(error))
-        self._start(self._scheduler.returned(pack, self._position(pack)))
+        self._must_save.update(packs)
+        self._roll_back(packs, str(error))
+        for pack in packs:
+            self._start(self._scheduler.returned(pack, self._position(pack)))
 
     def _worker_lost(self, start: Start, error: BaseException) -> None:
-        """Repeat the unit on a fresh worker; the second loss in one unit fails the trial."""
-        unit = start.unit
-        orphans = [pack for pack in self._scheduler.worker_down(start.worker) if pack != unit.pack]
-        self._commit({"r": "lost", "w": start.worker, "t": [unit.pack], "z": self._now(), "why": str(error)})
-        losses = self._state.trials[unit.pack].losses
-        self._roll_back([unit.pack, *orphans], str(error))
-        self._must_save.update((unit.pack, *orphans))
+        """Repeat the unit on a fresh worker, of each trial alone; the second loss in one unit fails the trial."""
+        packs = start.packs
+        orphans = [pack for pack in self._scheduler.worker_down(start.worker) if pack not in packs]
+        self._commit({"r": "lost", "w": start.worker, "t": list(packs), "z": self._now(), "why": str(error)})
+        self._roll_back([*packs, *orphans], str(error))
+        self._must_save.update((*packs, *orphans))
         for pack in orphans:
             self._start(self._scheduler.returned(pack, self._position(pack), idle=False))
-        if losses >= 2:
-            self._fail(start, (evidence_of(error, start),))
-        else:  # anywhere: a machine that loses every worker must not fail every trial
-            position = self._position(unit.pack)
-            self._start(self._scheduler.returned(unit.pack, position, idle=False, anywhere=True))
+        failed = [pack for pack in packs if self._state.trials[pack].losses >= 2]
+        if failed:
+            self._fail(start, dict.fromkeys(failed, evidence_of(error, start)))
+        for pack in packs:
+            if pack not in failed:  # anywhere: a machine that loses every worker must not fail every trial
+                position = self._position(pack)
+                self._start(self._scheduler.returned(pack, position, idle=False, anywhere=True))
         self._start(self._scheduler.worker_up(start.worker))
 
-    def _fail(self, start: Start, errors: Sequence[Evidence | None]) -> None:
-        """End a trial that failed, or let it go on from its last durable state if it may be restarted."""
-        trial, first = self._state.trials[start.unit.pack], next(each for each in errors if each is not None)
-        may_be_restarted = trial.restarts < self._options.max_restarts and first.kind not in FOR_GOOD
-        if may_be_restarted and self._scheduler.has(trial.number):
-            self._restart(start, first)
-            return
-        if not self._failures:
-            self._before_failures = len(self._state.trials)
-        for error in errors:
-            if error is not None:
-                found = replace(error, worker=start.worker)
-                self._failures.append((start.unit.pack, found))
-                failed = {"r": "end", "t": start.unit.pack, "status": "failed", "error": found.to_json()}
-                self._commit(failed | {"z": self._now()})
+    def _fail(self, start: Start, errors: Mapping[int, Evidence]) -> None:
+        """End trials that failed, or let those go on from their last durable state that may be restarted."""
+        for pack, error in errors.items():
+            trial = self._state.trials[pack]
+            may_be_restarted = trial.restarts < self._options.max_restarts and error.kind not in FOR_GOOD
+            if may_be_restarted and self._scheduler.has(pack):
+                self._restart(trial, replace(error, worker=start.worker))
+                continue
+            if not self._failures:
+                self._before_failures = len(self._state.trials)
+            found = replace(error, worker=start.worker)
+            self._failures.append((pack, found))
+            failed = {"r": "end", "t": pack, "status": "failed", "error": found.to_json()}
+            self._commit(failed | {"z": self._now()})
         self._raise_if_all_fail_alike()
 
-    def _restart(self, start: Start, error: Evidence) -> None:
-        trial, why = self._state.trials[start.unit.pack], f"{error.kind}: {error.message}"
-        found = replace(error, worker=start.worker).to_json()
-        self._commit({"r": "again", "t": [trial.number], "z": self._now(), "why": why, "error": found})
+    def _restart(self, trial: TrialState, error: Evidence) -> None:
+        why = f"{error.kind}: {error.message}"
+        self._commit(
+            {"r": "again", "t": [trial.number], "z": self._now(), "why": why, "error": error.to_json()}
+        )
         again = f"restart {trial.restarts} of {self._options.max_restarts}"
         self._announce(f"trial {trial.number} failed and goes on from its last state ({again}). {why}")
         self._start(self._scheduler.returned(trial.number, self._position(trial.number)))

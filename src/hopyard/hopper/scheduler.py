@@ -2,7 +2,7 @@
 
 The scheduler does no I/O, reads no clock and starts no thread. A caller feeds it events and
 carries out the :class:`Start` instructions it returns. It keeps three invariants, which
-``validate`` checks: a pack is on one worker at most, a worker has one pack at most, and no
+``validate`` checks: a pack is on one worker at most, a worker makes one visit at a time, and no
 idle worker is left beside a ready pack that it may run.
 
 =============  ==========================================  ==============
@@ -26,6 +26,9 @@ the pack's units took so far (``"longest"``), or the fewest visits (``"greedy"``
 the worker holds; then round the packs, each worker from the one it took last. Packs that nothing is known of
 go before measured ones, the longest way first.
 
+Packs of one *kind* that are to make the same visit may make it together, on one worker: as many as are ready, up to a
+limit, or their share where other workers would be idle.
+
 Implementation: every pack has a number, and sets of packs are bits of Python's integers: packs that are ready, packs of
 each priority, packs that may next go to each *site* (the partitions that live on the same workers), packs whose
 state each worker holds. A worker may take the intersection of two sets, for any number of packs.
@@ -33,10 +36,10 @@ state each worker holds. A worker may take the intersection of two sets, for any
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from math import floor, log
-from typing import Literal
+from typing import Any, Literal
 
 from hopyard.hopper.bits import Queue, QueueKey, bits, lowest
 from hopyard.hopper.entries import Pack, PackStatus, Site, burden
@@ -62,6 +65,7 @@ class Scheduler:
             workers. Results then depend on timing. (Validation keeps its order.)
         hop_seconds: cost of a pack going on where its state is not; a worker prefers a pack
             whose state it holds to one that has up to so much more left to do.
+        most: packs that make a visit together.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Scheduler:
         order: Literal["longest", "greedy"] = "longest",
         free: bool = False,
         hop_seconds: float = 0.0,
+        most: int = 1,
     ) -> None:
         self.layout = layout
         self.train_order: VisitOrder = train_order
@@ -82,7 +87,10 @@ class Scheduler:
         self._packs: dict[int, Pack] = {}
         self._slots: list[Pack | None] = []
         self._vacant: list[int] = []
-        self._busy: dict[int, int] = {}
+        self._busy: dict[int, list[int]] = {}
+        self._released: dict[int, list[Pack]] = {}  # of units under way, those whose visit is noted already
+        self._most = most
+        self._alike: dict[tuple[Any, ...], int] = {}  # ready packs that may make a visit together
         self._idle: set[int] = set()
         self._ready = Queue()
         self._pinned = 0  # packs whose state only their holder has
@@ -121,12 +129,12 @@ class Scheduler:
         """``worker`` is gone. Returns the packs whose state existed only there; the caller says with
         ``returned`` from which visit these, and the one that was running there, go on."""
         self._set_busy(worker)
-        running = self._busy.pop(worker, None)
-        if running is not None:
+        self._released.pop(worker, None)
+        for running in self._busy.pop(worker, ()):
             self._packs[running].status, self._packs[running].worker = PackStatus.LOST, None
         lost = [self._slot(bit) for bit in bits(self._held.get(worker, 0) & self._pinned)]
         for entry in lost:
-            self._ready.discard(entry.bit)
+            self._unqueue(entry)
             entry.status = PackStatus.LOST
         for bit in bits(self._held.pop(worker, 0)):
             self._slot(bit).holder = None
@@ -142,16 +150,21 @@ class Scheduler:
         target: int,
         urgency: float = 0,
         expected: float | None = None,
+        kind: str | None = None,
     ) -> list[Start]:
         """A pack begins, or goes on, at ``position`` and may train up to ``target`` visits in all. ``expected``:
-        what all of these take, in seconds, if that is known."""
+        what all of these take, in seconds, if that is known. ``kind``: see ``set_kind``."""
         assert pack not in self._packs, f"pack {pack} was added before"
         slot = self._vacant.pop() if self._vacant else len(self._slots)
-        entry = Pack(pack, 1 << slot, group, target, urgency, expected=expected)
+        entry = Pack(pack, 1 << slot, group, target, urgency, expected=expected, kind=kind)
         self._slots[slot : slot + 1] = [entry]
         self._packs[pack] = entry
         self._place(entry, position)
         return self._settle(entry)
+
+    def set_kind(self, pack: int, kind: str | None) -> None:
+        """Packs of one kind may make visits together from the next one on; None: this one makes its visits alone."""
+        self._packs[pack].kind = kind
 
     def extend(self, pack: int, target: int, urgency: float = 0) -> list[Start]:
         """The pack may train up to ``target`` visits in all."""
@@ -159,40 +172,39 @@ class Scheduler:
         entry.target, entry.urgency, entry.expected = target, urgency, None
         if entry.status not in (PackStatus.READY, PackStatus.PARKED):
             return []
-        self._ready.discard(entry.bit)
+        self._unqueue(entry)
         return self._settle(entry)
 
     def end(self, pack: int) -> list[Start]:
         """Nothing more is wanted of the pack. Its worker, if any, is free for others."""
         entry = self._packs.pop(pack)
         worker = entry.worker
-        self._ready.discard(entry.bit)
+        self._unqueue(entry)
         self._aim(entry, 0)
         self._hold(entry, None)
         slot = entry.bit.bit_length() - 1
         self._slots[slot] = None
         self._vacant.append(slot)
-        if worker is None:
-            return []
-        del self._busy[worker]
-        return self._employ(worker)
+        for released in self._released.values():
+            released[:] = [each for each in released if each is not entry]
+        return [] if worker is None else self._release(worker, pack)
 
     def done(self, pack: int, seconds: float | None = None, resident: bool = False) -> list[Start]:
         """The running unit of ``pack`` is committed; it took ``seconds``. ``resident``: its state is nowhere
-        but in the memory of the worker that ran it, so that the next unit must run there."""
+        but in the memory of the worker that ran it, so that the next unit must run there. The worker takes another unit
+        once this is said, or ``end`` or ``returned``, of all packs that made the visit together."""
         entry = self._packs[pack]
         worker, unit = entry.worker, entry.unit
         assert worker is not None, f"pack {pack} is not running"
         assert unit is not None
         entry.worker = entry.unit = None
         entry.status = PackStatus.PARKED
-        del self._busy[worker]
         if seconds is not None:
             self._measure(entry, seconds)
         self._advance(entry, unit)
         self._hold(entry, worker, resident)
         self._queue(entry)
-        return self._employ(worker, entry)
+        return self._release(worker, pack, entry)
 
     def returned(
         self, pack: int, position: Position, idle: bool = True, anywhere: bool = False
@@ -203,16 +215,34 @@ class Scheduler:
         entry = self._packs[pack]
         entry.anywhere = anywhere
         worker = entry.worker
-        self._ready.discard(entry.bit)
+        self._unqueue(entry)
         entry.worker = entry.unit = None
-        if worker is not None:
-            del self._busy[worker]
         self._hold(entry, None)
         self._place(entry, position)
         if worker is None or not idle:
+            if worker is not None:
+                self._forget(worker, pack)
             return self._settle(entry)
         self._queue(entry)
-        return self._employ(worker, entry)
+        return self._release(worker, pack, entry)
+
+    def _release(self, worker: int, pack: int, entry: Pack | None = None) -> list[Start]:
+        """The worker no longer runs ``pack``, which is ready or parked, or gone. It takes another unit if it runs none
+        of the others that made the visit."""
+        released = self._released.setdefault(worker, [])
+        if entry is not None:
+            released.append(entry)
+        if not self._forget(worker, pack):
+            return []
+        return self._employ(worker, self._released.pop(worker))
+
+    def _forget(self, worker: int, pack: int) -> bool:
+        """Note that the worker no longer runs ``pack``; whether it runs nothing any more."""
+        running = self._busy[worker]
+        running.remove(pack)
+        if not running:
+            del self._busy[worker]
+        return not running
 
     def pause(self) -> None:
         """Start nothing until ``resume``."""
@@ -245,11 +275,18 @@ class Scheduler:
     def validate(self) -> None:
         """Raise AssertionError if an invariant does not hold."""
         running = {n: p for n, p in self._packs.items() if p.status is PackStatus.RUNNING}
-        assert {p.worker: n for n, p in running.items()} == self._busy, "a worker and its pack disagree"
+        busy = [(worker, number) for worker, numbers in self._busy.items() for number in numbers]
+        assert sorted((p.worker, n) for n, p in running.items() if p.worker is not None) == sorted(busy), (
+            "a worker and its packs disagree"
+        )
+        assert all(self._busy.values()), "a worker runs nothing"
         assert not self._idle & self._busy.keys(), "a worker is idle and busy at once"
         ready = {p.bit for p in self._packs.values() if p.status is PackStatus.READY}
         assert sum(ready) == self._ready.members, "a pack's status and the queue disagree"
         self._ready.validate()
+        alike = [p.visit for p in self._packs.values() if p.visit is not None]
+        assert sum(self._alike.values()) == sum(p.bit for p in self._packs.values() if p.visit is not None)
+        assert set(alike) == self._alike.keys(), "packs that may make a visit together disagree"
         for number, pack in self._packs.items():
             due = self._is_due(pack)
             assert pack.status is not PackStatus.READY or due, f"pack {number} is ready with nothing to do"
@@ -385,6 +422,27 @@ class Scheduler:
             return
         self._aim(entry, self._look_ahead(entry))
         self._ready.add(entry.bit, self._key(entry))
+        if entry.kind is not None and self._most > 1 and not entry.anywhere:
+            place = (
+                entry.group,
+                entry.target,
+                entry.visits,
+                entry.trained,
+                entry.step,
+                entry.validated,
+                entry.todo,
+            )
+            entry.visit = (entry.kind, *place)
+            self._alike[entry.visit] = self._alike.get(entry.visit, 0) | entry.bit
+
+    def _unqueue(self, entry: Pack) -> None:
+        """The pack is not ready any more."""
+        self._ready.discard(entry.bit)
+        if entry.visit is not None:
+            self._alike[entry.visit] ^= entry.bit
+            if not self._alike[entry.visit]:
+                del self._alike[entry.visit]
+            entry.visit = None
 
     # Who takes what -------------------------------------------------------------------------
 
@@ -419,23 +477,28 @@ class Scheduler:
             return []
         return [self._start(worker, self._choose(worker, candidates))]
 
-    def _employ(self, worker: int, entry: Pack | None = None) -> list[Start]:
-        """The worker takes a unit. ``entry`` has just become ready; if the worker can do something
-        else, others that have nothing to do may have it."""
+    def _employ(self, worker: int, entries: Sequence[Pack] = ()) -> list[Start]:
+        """The worker takes a unit. ``entries`` have just become ready; if the worker can do something
+        else, others that have nothing to do may have them."""
         starts = []
-        if entry is not None and self._open and self._candidates(worker) & ~entry.bit:
-            starts = self._offer(entry)
+        own = sum(entry.bit for entry in entries)
+        if own and self._open and self._candidates(worker) & ~own:
+            starts = self._offer(*entries)
         starts += self._pick(worker)
-        return starts + self._offer(entry) if entry is not None else starts
+        return starts + self._offer(*entries)
 
     def _settle(self, entry: Pack) -> list[Start]:
         """The pack is ready or parked, and in the first case an idle worker takes it."""
         self._queue(entry)
         return self._offer(entry)
 
-    def _offer(self, entry: Pack) -> list[Start]:
-        worker = None if self.paused or entry.status is not PackStatus.READY else self._idle_for(entry)
-        return [] if worker is None else [self._start(worker, entry)]
+    def _offer(self, *entries: Pack) -> list[Start]:
+        starts = []
+        for entry in entries:
+            worker = None if self.paused or entry.status is not PackStatus.READY else self._idle_for(entry)
+            if worker is not None:
+                starts.append(self._start(worker, entry))
+        return starts
 
     def _idle_for(self, entry: Pack) -> int | None:
         """An idle worker that may take the pack: the one that holds its state, or one with much to do."""
@@ -451,12 +514,27 @@ class Scheduler:
 
     def _start(self, worker: int, entry: Pack) -> Start:
         self._set_busy(worker)
-        self._ready.discard(entry.bit)
-        entry.status, entry.worker, entry.anywhere = PackStatus.RUNNING, worker, False
-        entry.unit = entry.unit or self._unit(entry, worker)
-        self._busy[worker] = entry.number
+        entries = [entry, *self._companions(worker, entry)]
+        units = []
+        for each in entries:
+            self._unqueue(each)
+            each.status, each.worker, each.anywhere = PackStatus.RUNNING, worker, False
+            each.unit = each.unit or self._unit(each, worker)
+            units.append(each.unit)
+        self._busy[worker] = [each.number for each in entries]
         self._taken[worker] = entry.bit
-        return Start(worker, entry.unit)
+        return Start(worker, tuple(units))
+
+    def _companions(self, worker: int, entry: Pack) -> list[Pack]:
+        """Packs that make the next visit of ``entry`` with it."""
+        if entry.visit is None:
+            return []
+        alike = self._alike[entry.visit]
+        found = alike & self._candidates(worker) & ~entry.bit
+        most = self._most
+        if found and self._idle and not self._ready.members & ~alike:  # which others would do nothing beside
+            most = min(most, -(-(found.bit_count() + 1) // (len(self._idle) + 1)))
+        return [self._slot(bit) for bit in islice(bits(found), most - 1)]
 
     def _set_idle(self, worker: int) -> None:
         self._idle.add(worker)

@@ -21,15 +21,15 @@ Records::
 
 A trial that failed goes on, too, if it is taken ``back``, and one that was completed by an ``extend``. Trials to
 ``forget`` were begun because others had failed, and had done nothing.
-In a unit record: trials, epoch, phase, partition, worker, units and train units that the trials had done
-before, train units that they were allowed, whether the last of its phase before or in a validation, start and end in
-seconds since the run began, states (references, or null when resident or unchanged), metrics; bytes of states written,
-of states that the worker lacked and read, and of data that it read; ``beside``, the bytes of data that its host
-should have on its disks, where that is known; ``asks``, where training has asked for the number
-of epochs, if it has; ``ended``, true where the trial's own code has come to its end. Version 0.1.0 wrote neither ``n``,
-``to`` nor ``last``: its trials were validated at the ends of epochs alone; ``moved`` and ``read`` are missing in older
-journals too. An ``end`` that a user asked for has ``"by": "user"``, that of a trial whose code has ended
-``"by": "itself"``, and an ``extend`` the number ``c`` of the command.
+In a unit record: trials, epoch, phase, partition, worker, units and train units that the trials had done before,
+train units that they were allowed, whether the last of its phase before or in a validation, start and end in seconds
+since the run began, states (references, or null when resident or unchanged), metrics; bytes of states written, of
+states that the worker lacked and read, and of data that it read; ``beside``, the bytes of data that its host should
+have on its disks, where that is known; ``asks``, where training has asked for the number of epochs, if it has;
+``alone``, by trials, why these train with no other from then on; ``ended``, true where the trial's own code has come
+to its end. Version 0.1.0 wrote neither ``n``, ``to`` nor ``last``: its trials were validated at the ends of epochs
+alone; ``moved`` and ``read`` are missing in older journals too. An ``end`` that a user asked for has ``"by":
+"user"``, that of a trial whose code has ended ``"by": "itself"``, and an ``extend`` the number ``c`` of the command.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class TrialState:
         history: one value an epoch for each metric; the last epoch of a trial that has ended may be a part of one.
         rung: a validation within the epoch under way: ``trained``, and each metric's value.
         ended_at: when each value of the history was measured, in seconds since the run began.
-        seconds: spent in units.
+        seconds: spent in units; of one that was done together with other trials, its share.
         lost_at: the visit in which workers were lost last, and how many of them in that visit.
     """
 
@@ -471,7 +471,7 @@ class RunState:
                     f"{trial.progress.visits} comes next. The journal was changed by something other than Hopyard; "
                     "start the run anew with fresh=True."
                 )
-            trial.seconds += float(record["z"]) - float(record["a"])
+            trial.seconds += (float(record["z"]) - float(record["a"])) / len(record["t"])
             trial.target = record.get("to")
             trial.asks_epochs = trial.asks_epochs or record.get("asks", "")
             if record.get("ended"):

@@ -31,10 +31,19 @@ class Unit:
 
 @dataclass(frozen=True)
 class Start:
-    """Run ``unit`` on ``worker`` now."""
+    """Run a unit on ``worker`` now: ``units`` are the same visit of several packs."""
 
     worker: int
-    unit: Unit
+    units: tuple[Unit, ...]
+
+    @property
+    def unit(self) -> Unit:
+        """The first of the units."""
+        return self.units[0]
+
+    @property
+    def packs(self) -> tuple[int, ...]:
+        return tuple(unit.pack for unit in self.units)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,6 +37,10 @@ class UnitOutcome(Protocol):
     def asks_epochs(self) -> tuple[str, ...]: ...
     @property
     def ended(self) -> tuple[bool, ...]: ...
+    @property
+    def kinds(self) -> tuple[str | None, ...]: ...
+    @property
+    def alone(self) -> tuple[str, ...]: ...
 
 
 class Work(Protocol):
@@ -60,6 +64,7 @@ class Options:
             read every partition. Then the order of visits, and so the result, depends on the workers.
         control_seconds: time between looks for users' commands.
         max_restarts: how often a trial that fails goes on from its last durable state.
+        most_together: trials that make a visit together, if workers say that they may.
         output: file, on the driver's machine, of what the driver says, which its session's record names; None: it says
             it to somebody.
         hop_seconds: cost of a trial going on where its state is not; see ``hopyard.hopper.scheduler``.
@@ -75,18 +80,33 @@ class Options:
     max_restarts: int = 0
     hop_seconds: float = 0.0
     output: str | None = None
+    most_together: int = 1
 
 
 def unit_record(
-    start: Start, outcome: UnitOutcome, began: float, ended: float, target: int | None
+    start: Start,
+    outcome: UnitOutcome,
+    packs: Sequence[int],
+    alone: Mapping[int, str],
+    began: float,
+    ended: float,
+    target: int | None,
 ) -> JournalRecord:
-    """The journal's record of a unit that is done; times in seconds since the run began, ``target`` in train units."""
+    """The journal's record of a unit.
+
+    Args:
+        packs: that have done it.
+        alone: why some of them will train alone from now on.
+        began, ended: seconds since the run began.
+        target: train units that they may do.
+    """
     unit = start.unit
-    states = outcome.states if unit.phase == "train" else (None,)
+    slots = [slot for slot, pack in enumerate(start.packs) if pack in packs]
+    states = [outcome.states[slot] if unit.phase == "train" else None for slot in slots]
     asks = next(filter(None, outcome.asks_epochs), "")
     record = {
         "r": "unit",
-        "t": [unit.pack],
+        "t": [start.packs[slot] for slot in slots],
         "e": unit.epoch,
         "ph": unit.phase,
         "p": unit.partition,
@@ -98,7 +118,7 @@ def unit_record(
         "a": began,
         "z": ended,
         "s": [state.to_json() if state else None for state in states],
-        "m": list(outcome.metrics),
+        "m": [outcome.metrics[slot] for slot in slots],
         "rows": outcome.rows,
         "written": outcome.bytes_written,
         "moved": outcome.bytes_moved,
@@ -108,6 +128,8 @@ def unit_record(
         record["beside"] = outcome.bytes_beside
     if any(outcome.ended):
         record["ended"] = True
+    if alone:
+        record["alone"] = {str(pack): why for pack, why in alone.items()}
     return record | ({"asks": asks} if asks else {})
 
 

@@ -28,6 +28,7 @@ class Check:
         advice: on how to make all trials better or faster; empty: none.
         asks_epochs: place where training asks for the number of epochs, see ``Replica``.
         weight_column: the column of row weights, or None.
+        alone: why models like this one train alone; empty: they may train together.
     """
 
     evidence: Evidence | None
@@ -35,6 +36,7 @@ class Check:
     advice: str = ""
     asks_epochs: str = ""
     weight_column: str | None = None
+    alone: str = ""
 
 
 _OWN_TRUNKS = (
@@ -74,7 +76,7 @@ def check_trial(
             replica.state()
             phase = "build"
             trunk, asks_epochs = replica.trunk_weights, replica.asks_epochs()
-            weight_column = replica.weight_column
+            weight_column, alone = replica.weight_column, replica.trains_alone
             del replica
             # What was trained must not come back. Another trial: what is random differs.
             other = build_in_session(program, params, trial + 1, session)
@@ -83,4 +85,4 @@ def check_trial(
     except (Exception, SystemExit) as error:  # a user's sys.exit() is a failure like others
         return Check(gather(error, phase, None))
     advice = [hidden, "" if other.trunk_weights == trunk else _OWN_TRUNKS]
-    return Check(None, measured, "\n".join(filter(None, advice)), asks_epochs, weight_column)
+    return Check(None, measured, "\n".join(filter(None, advice)), asks_epochs, weight_column, alone)

@@ -217,7 +217,7 @@ class Replica(ABC):
     def train_together(
         cls, replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]
     ) -> list[dict[str, list[float]] | Exception] | None:
-        """Train replicas of one signature, each to the bits that ``train`` gives.
+        """Train replicas of one signature, whose ``begin_visit`` does nothing, each to the bits that ``train`` gives.
 
         Args:
             seeds: of each, for the framework's generator.

@@ -38,6 +38,7 @@ class UnitRequest:
         history: train: each trial's values of its last epoch, by the names of its history; empty in its first.
         log_tail: ``"module:function"`` that gives the last lines printed in this process, imported only
             when a trial fails; empty: none.
+        together: trials may be trained together, where that gives the same bits in less time.
         held: the share of the partition's bytes, 0 to 1, by the host that has it on its disks; None: unknown.
     """
 
@@ -57,6 +58,7 @@ class UnitRequest:
     history: tuple[dict[str, float], ...] = ()
     log_tail: str = ""
     held: Mapping[str, float] | None = None
+    together: bool = False
 
     @property
     def label(self) -> str:
@@ -85,6 +87,9 @@ class UnitResult:
         ended: whether the trial's own code has come to its end, so that there is nothing left to train.
         bytes_beside: bytes among them that the worker's host should have on its disks; None: unknown.
         asks_epochs: where the training of these trials asked for the number of epochs; empty: nowhere.
+        kinds: a mark of the trials that it may train with; None: it trains alone, or has failed. Empty where that was
+            not asked for.
+        alone: why it trains alone; empty: it does not, or that was not asked for.
     """
 
     states: tuple[StateRef | None, ...]
@@ -98,3 +103,5 @@ class UnitResult:
     asks_epochs: tuple[str, ...] = ()
     bytes_beside: int | None = None
     ended: tuple[bool, ...] = ()
+    kinds: tuple[str | None, ...] = ()
+    alone: tuple[str, ...] = ()

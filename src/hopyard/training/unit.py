@@ -6,10 +6,11 @@ A trial's failure is an answer (``UnitResult.errors``) and touches no other tria
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from hopyard.errors import (
     StorageError,
     WorkerError,
 )
-from hopyard.objects import StateRef, load_state, save_state
+from hopyard.objects import StateRef, derive_seed, load_state, save_state
 from hopyard.objects.frozen import RunFolder
 from hopyard.objects.states import is_lent
 from hopyard.storage import Store
@@ -60,6 +61,8 @@ def run_unit(request: UnitRequest) -> UnitResult:
     visit = Visit(partitions[request.partition], program.seed, request.epoch, request.partition, ends_epoch)
     with Session(program.threads) as session:
         units = [_TrialUnit(request, index, program, session) for index in range(len(request.trials))]
+        if request.together:
+            _visit_together(units, visit)
         done = [unit.run(visit) for unit in units]
     return UnitResult(
         states=tuple(one.state for one in done),
@@ -72,6 +75,8 @@ def run_unit(request: UnitRequest) -> UnitResult:
         bytes_read=visit.read.total,
         asks_epochs=tuple(one.asks_epochs for one in done),
         ended=tuple(one.ended for one in done),
+        kinds=tuple(one.kind for one in done) if request.together else (None,) * len(done),
+        alone=tuple(one.alone for one in done) if request.together else ("",) * len(done),
         bytes_beside=None
         if request.held is None
         else round(visit.read.total * bytes_at(socket.gethostname(), request.held)),
@@ -88,10 +93,44 @@ class _Done:
     nbytes: int = 0
     asks_epochs: str = ""
     ended: bool = False
+    kind: str | None = None
+    alone: str = ""
+
+
+def _visit_together(units: Sequence[_TrialUnit], visit: Visit) -> None:
+    """Do the visit for trials that may make it together; the others are left as they were, but built."""
+    groups: dict[tuple[type[Replica], str], list[_TrialUnit]] = {}
+    for unit in units:
+        replica = unit.ready()
+        if replica is not None and replica.signature and not replica.trains_alone:
+            groups.setdefault((type(replica), replica.signature), []).append(unit)
+    for (kind, _), members in groups.items():
+        if len(members) < 2:
+            continue
+        replicas = [replica for unit in members if (replica := unit.ready()) is not None]
+        answers: Sequence[Any] | None
+        try:
+            if members[0].trains:
+                answers = kind.train_together(replicas, visit, [unit.seed for unit in members])
+            else:
+                answers = kind.validate_together(replicas, visit)
+        except Exception as error:  # of the data, for instance: each says so by itself
+            answers = [error] * len(members)
+        for unit, answer in zip(members, answers or [None] * len(members), strict=True):
+            unit.answer = answer
+
+
+def _mark(signature: str) -> str | None:
+    return hashlib.blake2s(signature.encode(), digest_size=8).hexdigest() if signature else None
 
 
 class _TrialUnit:
-    """One trial's part of a unit."""
+    """One trial's part of a unit.
+
+    Attributes:
+        answer: of its replica, if the visit was made together with others: what ``train`` or ``validate`` gives, or
+            the exception that ended it; None: the visit is still to be made.
+    """
 
     def __init__(self, request: UnitRequest, index: int, program: Program, session: Session) -> None:
         self._request = request
@@ -107,20 +146,54 @@ class _TrialUnit:
         self._key = (request.store.url, request.program, self._trial)
         self._source_key = (request.store.url, request.program, home)
         self._phase = "build"
+        self._resident: Resident | None = None
+        self._done: _Done | None = None
+        self.answer: Any = None
         self.moved = 0
+
+    @property
+    def trains(self) -> bool:
+        return self._request.phase == "train"
+
+    @property
+    def seed(self) -> int:
+        """Seed of the framework's generator, as ``run`` sets it."""
+        request = self._request
+        return derive_seed(self._program.seed, self._trial, request.epoch, request.partition, request.phase)
+
+    def ready(self) -> Replica | None:
+        """The trial's replica in the state that the request names; None: the trial has failed."""
+        if self._resident is None and self._done is None:
+            self._done = self._caught(self._get_ready)
+        return None if self._resident is None else self._resident.replica
+
+    def _get_ready(self) -> None:
+        self._resident = self._acquire()
 
     def run(self, visit: Visit) -> _Done:
         """Do the trial's part; a failure that is the trial's own becomes evidence."""
+        done = self._done or self._caught(lambda: self._visited(visit))
+        assert done is not None
+        return done
+
+    def _visited(self, visit: Visit) -> _Done:
+        request = self._request
+        if self._resident is None:
+            self._resident = self._acquire()
+        resident = self._resident
+        self._phase = request.phase
+        self._session.seed(self._program.seed, self._trial, request.epoch, request.partition, request.phase)
+        done = self._train(resident, visit) if self.trains else self._validate(resident, visit)
+        if not request.together or resident.replica is None:
+            return done
+        alone = resident.replica.trains_alone
+        return replace(done, kind=None if alone else _mark(resident.replica.signature), alone=alone)
+
+    def _caught(self, do: Callable[[], _Done | None]) -> _Done | None:
+        """The answer of ``do``; a failure that is the trial's own becomes evidence."""
         request = self._request
         try:
-            resident = self._acquire()
-            self._phase = request.phase
-            self._session.seed(
-                self._program.seed, self._trial, request.epoch, request.partition, request.phase
-            )
-            return (
-                self._train(resident, visit) if request.phase == "train" else self._validate(resident, visit)
-            )
+            return do()
         except (StorageError, WorkerError) as error:
             # A state that is gone or damaged is this trial's loss; damaged data concerns all of them.
             if self._phase != "build" or not isinstance(error, NotFoundError | CorruptError):
@@ -196,9 +269,12 @@ class _TrialUnit:
         assert resident.replica is not None
         first = request.position % len(self._program.train_partitions) == 0
         history = request.history[self._index] if request.history else {}
-        resident.replica.begin_visit(request.epoch, history if first else None)
+        if self.answer is None:
+            resident.replica.begin_visit(request.epoch, history if first else None)
         try:
-            sums = resident.replica.train(visit)
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            sums = resident.replica.train(visit) if self.answer is None else self.answer
         except DivergedError as error:
             raise DivergedError(f"{error}{columns_not_finite(self._program, visit)}") from error
         ref, written, nbytes = None, 0, resident.replica.nbytes()
@@ -235,7 +311,9 @@ class _TrialUnit:
     def _validate(self, resident: Resident, visit: Visit) -> _Done:
         request, replica = self._request, resident.replica
         assert replica is not None
-        metrics = replica.validate(visit)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        metrics = replica.validate(visit) if self.answer is None else self.answer
         if not _is_finite(metrics.states()) and (found := columns_not_finite(self._program, visit)):
             raise DivergedError(
                 f"What was measured on partition {request.partition} of the validation data is not finite.{found}"

@@ -31,7 +31,7 @@ MOST_PARTITIONS = 8
 LEAST_ROWS = 4_000
 """Rows of a partition where nobody says how many there are: batches do not span partitions, and a unit takes time of
 its own to begin."""
-_LATER_PACKING = ("graph", "streams", "fused")
+_LATER_PACKING = ("graph", "streams", "grouped")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -290,13 +290,11 @@ def _refuse_what_comes_later(fields: dict[str, Any]) -> None:
     packing = fields["packing"]
     if packing in _LATER_PACKING:
         raise UsageError(
-            f"packing is {packing!r}; this version trains trials one at a time on a worker, other packings come in a "
-            "later one. Leave it out, or give 'auto', 'serial' or 'off'."
+            f"packing is {packing!r}, which is for GPUs and comes in a later version. Leave it out, or give 'auto', "
+            "'fused', 'serial' or 'off'."
         )
-    if packing not in ("auto", "off", "serial"):
-        raise UsageError(
-            f"packing={packing!r}, but it must be one of 'auto', 'off', 'serial', 'graph', 'streams', 'fused'."
-        )
+    if packing not in ("auto", "fused", "serial", "off"):
+        raise UsageError(f"packing={packing!r}, but it must be 'auto', 'fused', 'serial' or 'off'.")
 
 
 def _check_kinds(fields: dict[str, Any]) -> None:

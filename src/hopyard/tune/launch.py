@@ -22,7 +22,7 @@ from hopyard.data.dataset import Dataset
 from hopyard.data.order import WINDOW_BYTES
 from hopyard.data.preparing.prepared import check_labels
 from hopyard.data.preprocessing.fitting import FittedSteps, Steps, fit_steps_in, fit_steps_on_rows
-from hopyard.errors import SettingsError, WorkerMismatchError
+from hopyard.errors import SettingsError, UsageError, WorkerMismatchError
 from hopyard.hopper.decisions import Decisions, replay
 from hopyard.hopper.hopper import ALIKE, Hopper, Observer
 from hopyard.hopper.journal import Journal, has_records, read_records
@@ -67,6 +67,8 @@ _EXTENDABLE = ("num_models", "num_epochs")
 _SHAPE_THE_DATA = ("validation", "seed", "nulls", "ragged", "preprocess")
 CHECKED_ROWS = 256
 _NAMED = 10
+MOST_TOGETHER = 16
+"""Trials that make a visit together, at most."""
 RESUMED_RUN = "HOPYARD_RESUMED_RUN"
 """Environment variable by which `hopyard run resume` says which run is meant: ``fresh=True`` goes on with it."""
 TAKEN_OVER_RUN = "HOPYARD_TAKEN_OVER_RUN"
@@ -104,6 +106,7 @@ class Launch:
         self._fitted: FittedSteps | None = None
         self._asks_epochs = ""
         self._weight_column: str | None = None
+        self._together = False
 
     def check(self) -> None:
         with kept_running(self._arguments.backend):
@@ -259,6 +262,13 @@ class Launch:
         if told is None:
             return self._metric
         self._asks_epochs, self._weight_column = told.asks_epochs, told.weight_column
+        self._together = arguments.packing in ("auto", "fused") and not told.alone
+        if arguments.packing == "fused" and told.alone:
+            raise UsageError(
+                f"packing='fused' trains models together, but these train alone: {told.alone}. Chains of layers with "
+                "nn.Linear, losses and optimizers of torch.nn and torch.optim in fp32 on CPUs can be packed. Change "
+                "that, or give packing='auto'."
+            )
         return find_metric(self._metric, told.measured, self._inputs.has_validation)
 
     def _first_trials(self) -> list[Create]:
@@ -350,7 +360,8 @@ class Launch:
                     "train": whereabouts(splits.train, state.layout.train),
                     "validate": whereabouts(splits.val, state.layout.validate),
                 }
-                work = TrainingWork(folder.unsynced() if here else folder, program, facts[0], places)
+                own = folder.unsynced() if here else folder
+                work = TrainingWork(own, program, facts[0], places, self._together)
                 held = held_by_nodes(facts, list(places.values()))
                 homes = homes_of([fact.node for fact in facts], state.layout.train, held)
                 self._drive(folder, journal, state, decisions, pending, work, homes, splits)
@@ -489,7 +500,7 @@ class Launch:
             decisions=decisions,
             backend=arguments.backend,
             work=work,
-            options=self._options,
+            options=replace(self._options, most_together=MOST_TOGETHER if self._together else 1),
             observers=[*observers_of(arguments, self._progress, state), *self._observers],
             homes=homes,
             announce=self._progress.say,

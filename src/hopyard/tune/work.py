@@ -21,12 +21,19 @@ class TrainingWork:
         program: name of the run's program in it.
         like: facts of the worker that all others must be like.
         places: where the partitions' blocks are, by phase; empty: unknown.
+        together: trials may train together.
     """
 
     def __init__(
-        self, folder: Store, program: str, like: WorkerFacts, places: Mapping[str, Sequence[Whereabouts]]
+        self,
+        folder: Store,
+        program: str,
+        like: WorkerFacts,
+        places: Mapping[str, Sequence[Whereabouts]],
+        together: bool,
     ) -> None:
         self._folder, self._program, self._like, self._places = folder, program, like, places
+        self._together = together
 
     def __call__(
         self, unit: Unit, trials: Sequence[TrialState], save: bool
@@ -49,6 +56,7 @@ class TrainingWork:
             history=tuple(_last_epoch(trial) for trial in trials) if unit.phase == "train" else (),
             log_tail="hopyard.backend.output:last_lines",
             held=places[unit.partition].shares if places else None,
+            together=self._together,
         )
         return run_tagged, (request, self._like)
 

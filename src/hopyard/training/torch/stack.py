@@ -551,5 +551,6 @@ class _Pointwise(_Each):
     def backward(self, gradient: torch.Tensor, add: bool) -> torch.Tensor:
         if not self._whole:
             return super().backward(gradient, add)
-        found: torch.Tensor = torch.autograd.grad(self._output, self._input, gradient)[0]
+        found: torch.Tensor
+        (found,) = torch.autograd.grad(self._output, self._input, gradient)
         return found
