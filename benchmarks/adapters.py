@@ -9,14 +9,17 @@ Needs the weights of MiniLM: ``make weights``. One CPU thread. Prints a JSON lin
 - ms to swap adapters (r=8, with moments) where the module stays in memory, and where it is made anew; and ms to compare
   the base with what it was, beside BLAKE3 of a buffer of its size.
 - resident memory of 32 trials over one base after a step of each, beside one trial and 31 times its adapters with
-  gradients and moments.
+  gradients and moments; and the same without what the allocator keeps of memory that is free.
 - CPU seconds of a search of LoRA trials in one process, beside PEFT by hand in the same process, in turns.
+- seconds, and CPU seconds, of a search with two workers, beside Trainer.hyperparameter_search with Optuna in two
+  processes: as many trials of as many rows, in turns, from the start of the processes.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import ctypes
 import json
 import os
 import resource
@@ -34,14 +37,14 @@ import peft
 import torch
 from transformers import AutoModel
 
-from hopyard.backend import InlineBackend
+from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.objects import load_state, save_state
 from hopyard.objects.frozen import RunFolder
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.training.estimator import Context, OneBatch, Visit
 from hopyard.training.torch.base import base_of
-from hopyard.tune import GridSearch, hp_choice
+from hopyard.tune import GridSearch, RandomSearch, hp_choice, hp_log
 
 WEIGHTS = Path(__file__).resolve().parent.parent / "build" / "weights" / "all-MiniLM-L6-v2"
 LENGTH, BATCH, CLASSES = 32, 32, 4
@@ -130,12 +133,12 @@ def swapping(root: Path) -> None:
     stays, anew = [], []
     for number in range(20):
         began = time.perf_counter()
-        one.load(load_state(folder, refs[number % 2], verify=True, held=one.state()))
+        one.load(load_state(folder, refs[number % 2], verify=True, held=one.held()))
         stays.append(time.perf_counter() - began)
     for number in range(10):
         began = time.perf_counter()
         made = replica()
-        made.load(load_state(folder, refs[number % 2], verify=True, held=made.state()))
+        made.load(load_state(folder, refs[number % 2], verify=True, held=made.held()))
         anew.append(time.perf_counter() - began)
     report("swapping adapters where the module stays", 1000 * statistics.median(stays), "ms", "the goal", 5)
     report(
@@ -159,7 +162,9 @@ def swapping(root: Path) -> None:
            1000 * statistics.median(hashes))  # fmt: skip
 
 
-def resident() -> int:
+def resident(is_trimmed: bool) -> int:
+    if is_trimmed:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
@@ -168,15 +173,17 @@ def memory(count: int) -> None:
     data = {name: values[:BATCH] for name, values in rows(BATCH).items()}
     made = [replica()]
     made[0].train(Visit(OneBatch(data), 0, 0, 0))
-    one = resident()
+    one = [resident(False), resident(True)]
     adapters = sum(parameter.nbytes for parameter in made[0].module.parameters() if parameter.requires_grad)
     for _ in range(count - 1):
         made.append(replica())
         made[-1].train(Visit(OneBatch(data), 0, 0, 0))
-    report(
-        f"memory of {count} trials over one base", resident() / 1e6, "MB", "one, and the others' adapters four times",
-        (one + 4 * (count - 1) * adapters) / 1e6,
-    )  # fmt: skip
+    for is_trimmed, before in enumerate(one):
+        report(
+            f"memory of {count} trials over one base" + (", without free memory" if is_trimmed else ""),
+            resident(bool(is_trimmed)) / 1e6, "MB", "one, and the others' adapters four times",
+            (before + 4 * (count - 1) * adapters) / 1e6,
+        )  # fmt: skip
 
 
 def by_hand(data: dict[str, np.ndarray[Any, Any]], trials: int, seed: int) -> None:
@@ -216,11 +223,49 @@ def cpu_time(root: Path, trials: int, count: int) -> None:
     )  # fmt: skip
 
 
+def on_two_workers(root: Path, trials: int, count: int) -> None:
+    data = rows(count + count // 4)
+    parts = [{name: values[of] for name, values in data.items()} for of in (slice(count), slice(count, None))]
+    RandomSearch(
+        LocalBackend(num_workers=2, device="cpu"), LocalStore(root), estimator, {"lr": hp_log(1e-4, 1e-2)}, trials, 1,
+        feature_columns=["input_ids"], label_columns=["label"], evaluation_metric="loss", progress=False,
+    ).fit(*parts)  # fmt: skip
+
+
+def beside_trainer(root: Path, trials: int, count: int) -> None:
+    here = Path(__file__).resolve()
+    taken: dict[str, list[tuple[float, float]]] = {"ours": [], "theirs": []}
+    for number in range(3):
+        options = ["--trials", str(trials), "--rows", str(count), "--root", str(root / f"two-{number}")]
+        our_processes = [[sys.executable, str(here), "--part", "two workers", *options]]
+        peer = [sys.executable, str(here.with_name("_trainer_search.py")), str(root / f"study-{number}")]
+        their_processes = [[*peer, str(trials // 2), str(count), str(count // 4)]] * 2
+        for name, commands in {"ours": our_processes, "theirs": their_processes}.items():
+            began, before = time.perf_counter(), os.times()
+            processes = [
+                subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                for command in commands
+            ]
+            codes = [process.wait() for process in processes]
+            if any(codes):
+                raise RuntimeError(f"a process of {name} failed: {commands[0]}")
+            after = os.times()
+            cpu = after.children_user + after.children_system - before.children_user - before.children_system
+            taken[name].append((time.perf_counter() - began, cpu))
+    for index, kind in enumerate(("time", "CPU time")):
+        ours, theirs = (statistics.median(each[index] for each in taken[name]) for name in ("ours", "theirs"))
+        report(f"{kind} of a search of {trials} LoRA trials with two workers", ours, "s",
+               "Trainer.hyperparameter_search in two processes", theirs)  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--rows", type=int, default=1024)
     parser.add_argument("--part", help="run this part alone, in this process")
+    parser.add_argument(
+        "--root", type=Path, help='folder of the part "two workers", which is our side of another'
+    )
     asked = parser.parse_args()
     if not WEIGHTS.exists():
         print(f"not measured, as {WEIGHTS} is not there: make weights", file=sys.stderr)
@@ -231,7 +276,11 @@ def main() -> None:
         "swapping": swapping,
         "memory": lambda root: memory(32),
         "cpu": lambda root: cpu_time(root, asked.trials, asked.rows),
+        "beside Trainer": lambda root: beside_trainer(root, asked.trials, asked.rows),
     }
+    if asked.part == "two workers":
+        on_two_workers(asked.root, asked.trials, asked.rows)
+        return
     if asked.part is None:
         for part in parts:  # each in a process of its own: memory and caches of one are not another's
             options = ["--trials", str(asked.trials), "--rows", str(asked.rows), "--part", part]
