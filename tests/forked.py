@@ -1,13 +1,13 @@
 """Python processes that tests start, forked off one that has imported what they need instead of started from nothing.
 
-``install`` makes ``subprocess.Popen`` do so for this interpreter with ``-c``, ``-m`` or a script, in this process and
-in those that it starts so; git starts ``COMMAND``, which asks for one. What starts is a process like any other: with
-its own signals, descriptors, environment, folder and exit code; it can be killed, and a killed parent leaves it behind.
-What is different: its parent is the process that forks (``main``; ``PARENT`` tells the other), and modules are there
-already. One that is to have a session of its own gets another process that forks, in that session: nothing from outside
-can join its groups of processes. Programs that could notice (``NOTICED``), and environments that Python or a library
-reads when it starts (``READ_AT_START``), get an interpreter of their own. The fixture ``fresh_processes`` does so for a
-whole test.
+``install`` makes ``subprocess.Popen`` do so for this interpreter with ``-c``, ``-m`` or a script, and
+``multiprocessing`` where it would start Python anew, in this process and in those that it starts so; git starts
+``COMMAND``, which asks for one. What starts is a process like any other: with its own signals, descriptors,
+environment, folder and exit code; it can be killed, and a killed parent leaves it behind. What is different: its parent
+is the process that forks (``main``; ``PARENT`` tells the other), and modules are there already. One that is to have a
+session of its own gets another process that forks, in that session: nothing from outside can join its groups of
+processes. Programs that could notice (``NOTICED``), and environments that Python or a library reads when it starts
+(``READ_AT_START``), get an interpreter of their own. The fixture ``fresh_processes`` does so for a whole test.
 """
 
 from __future__ import annotations
@@ -224,8 +224,37 @@ class Process:
         return self.pid, int(status)
 
 
-def install(forks: Forks | Callable[[], Forks]) -> None:
-    """Let ``subprocess.Popen`` fork from now on; a function is called when something is forked first."""
+def _request(
+    forks: Forks, arguments: Sequence[str], folder: str, environment: dict[str, str], descriptors: Sequence[int],
+    group: int | None,
+) -> Request:  # fmt: skip
+    """For a process with more descriptors than the first three."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return Request(
+        tuple(arguments[1:]),
+        folder,
+        environment,
+        (0, 1, 2, *descriptors),
+        group,
+        forks.owner,
+        os.getpid(),
+        tuple(
+            number
+            for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
+            if signal.getsignal(number) is signal.SIG_IGN
+        ),
+        tuple(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        mask,
+    )
+
+
+def install(forks: Forks | Callable[[], Forks], *, spawn: bool = True) -> None:
+    """Let ``subprocess.Popen`` fork from now on; a function is called when something is forked first.
+
+    Args:
+        spawn: whether ``multiprocessing`` does so, too, where it would start Python anew.
+    """
     execute, try_wait, poll = (
         subprocess.Popen._execute_child,  # type: ignore[attr-defined]
         subprocess.Popen._try_wait,  # type: ignore[attr-defined]
@@ -260,23 +289,8 @@ def install(forks: Forks | Callable[[], Forks]) -> None:
             return
         p2cread, _, _, c2pwrite, _, errwrite = pipes
         standard = [given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
-        mask = os.umask(0)
-        os.umask(mask)
-        request = Request(
-            tuple(arguments[1:]),
-            folder,
-            environment,
-            (0, 1, 2, *pass_fds),
-            None if start_new_session else os.getpgrp(),
-            connected().owner,
-            os.getpid(),
-            tuple(
-                number
-                for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
-                if signal.getsignal(number) is signal.SIG_IGN
-            ),
-            tuple(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-            mask,
+        request = _request(
+            connected(), arguments, folder, environment, pass_fds, None if start_new_session else os.getpgrp()
         )
         self._forked = connected().start(request, [*standard, *pass_fds])
         self.pid = self._forked.pid
@@ -301,6 +315,40 @@ def install(forks: Forks | Callable[[], Forks]) -> None:
     subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]
     subprocess.Popen._try_wait = wait  # type: ignore[attr-defined]
     subprocess.Popen._internal_poll = internal_poll  # type: ignore[attr-defined]
+    if spawn:
+        _install_spawn(connected)
+
+
+def _install_spawn(connected: Callable[[], Forks]) -> None:
+    from multiprocessing import popen_spawn_posix, util
+
+    start, poll = util.spawnv_passfds, popen_spawn_posix.Popen.poll
+    running: dict[int, Process] = {}
+
+    def start_forked(path: Any, args: Any, passfds: Sequence[int]) -> int:
+        arguments, folder, environment = [os.fsdecode(a) for a in args], str(Path.cwd()), dict(os.environ)
+        plain = arguments[-1] == "--multiprocessing-fork" and FRESH not in environment
+        if not plain or not connected().takes(arguments, folder, environment):
+            return int(start(path, args, passfds))
+        request = _request(connected(), arguments, folder, environment, passfds, os.getpgrp())
+        process = connected().start(request, [0, 1, 2, *passfds])
+        running[process.pid] = process
+        return process.pid
+
+    def poll_forked(self: Any, flag: int = os.WNOHANG) -> Any:
+        if self.returncode is None and self.pid in running:
+            try:
+                pid, status = running[self.pid].wait(flag)
+            except ChildProcessError:  # of the process that forked this one
+                return None
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+                del running[pid]
+            return self.returncode
+        return poll(self, flag)
+
+    util.spawnv_passfds = start_forked
+    popen_spawn_posix.Popen.poll = poll_forked  # type: ignore[method-assign]
 
 
 ADDRESS = "HOPYARD_TESTS_FORKS"
@@ -678,7 +726,7 @@ def _execute(arguments: Sequence[str], module: types.ModuleType) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run Python with these arguments, forked where that is possible; its exit status."""
     if ADDRESS in os.environ:
-        install(connect)
+        install(connect, spawn=False)  # which takes longer to import than all else here
     return subprocess.call([sys.executable, *arguments])
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
 from importlib.util import find_spec
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -206,3 +208,30 @@ def test_signals_are_blocked_as_in_the_thread_that_starts_the_process() -> None:
         thread.start()
         thread.join()
     assert said == [f"{int(signal.SIGUSR1)}\n", "\n"]
+
+
+def _say_and_wait(pipe: Connection) -> None:
+    pipe.send((os.getpid(), "torch" in sys.modules))
+    if pipe.recv():
+        sys.exit(5)
+    signal.pause()
+
+
+@pytest.mark.parametrize(("fresh", "ends"), [(False, True), (True, True), (False, False)])
+def test_processes_of_multiprocessing_are_known_and_end_as_ever(
+    fresh: bool, ends: bool, request: pytest.FixtureRequest
+) -> None:
+    if fresh:
+        request.getfixturevalue("fresh_processes")
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_say_and_wait, args=(theirs,))
+    process.start()
+    assert process.exitcode is None
+    assert ours.recv() == (process.pid, not fresh)
+    ours.send(ends)
+    if not ends:
+        process.kill()
+    process.join()
+    assert process.exitcode == (5 if ends else -signal.SIGKILL)
+    assert process not in multiprocessing.active_children()
