@@ -199,6 +199,7 @@ def _mapped(path: Path) -> bytes:
         return view[:]
 
 
+@cache
 def _version(package: str) -> str | None:
     """The installed version, without importing the package."""
     try:
