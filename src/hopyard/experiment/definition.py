@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from hopyard.errors import CorruptError, UsageError
+from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.experiment.ignoring import (
     DEFAULT_IGNORES,
     DETERMINED_IGNORE_FILE,
@@ -44,6 +44,7 @@ Kind: TypeAlias = Literal["file", "directory", "link"]
 
 _TYPES: dict[Kind, bytes] = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}
 _DOMAIN = "hopyard.definition"
+_FOLDER = "definition"
 _LARGEST_SHOWN = 5
 _PROBLEMS_SHOWN = 20
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -177,7 +178,7 @@ def pack(directory: str | os.PathLike[str], store: Store, configuration: Sequenc
     name = digests.digest_json(index, _DOMAIN)
     if not store.exists(definition_object(name)):
         store.put_new(definition_object(name), archive.getbuffer())
-    elif _is_damaged(store, name):
+    elif not _is_whole(store, name):
         store.put(definition_object(name), archive.getbuffer())
     return Definition(name, listed.files, listed.bytes)
 
@@ -276,7 +277,12 @@ def files_that_differ(store: Store, before: str, now: str) -> dict[str, str]:
 
 def definition_object(digest: str) -> str:
     """Name of the object that holds a definition."""
-    return f"definition/{digest}.tar"
+    return f"{_FOLDER}/{digest}.tar"
+
+
+def is_definition(name: str) -> bool:
+    """Whether it is the name of an object that holds a definition."""
+    return name.startswith(f"{_FOLDER}/")
 
 
 def extract(store: Store, digest: str, folder: Path) -> None:
@@ -490,12 +496,13 @@ def _members(archive: bytes, digest: str, where: str) -> list[tuple[Member, memo
     return contents
 
 
-def _is_damaged(store: Store, digest: str) -> bool:
+def _is_whole(store: Store, digest: str) -> bool:
+    """Whether a definition is there, and is what was stored; another process may delete it at any time."""
     try:
         _members(definition_archive(store, digest), digest, store.url)
-    except CorruptError:
-        return True
-    return False
+    except (CorruptError, NotFoundError):
+        return False
+    return True
 
 
 def _read_header(header: tarfile.TarInfo) -> Member:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,15 +12,16 @@ from typing import Any
 from hopyard.backend import Backend
 from hopyard.errors import NotFoundError, RunHeldError, StorageError, UsageError
 from hopyard.experiment.config import ExperimentConfig, complete, files_of, read_config
-from hopyard.experiment.definition import definition_object, pack
+from hopyard.experiment.definition import definition_object, is_definition, pack
 from hopyard.experiment.driver import BACKENDS, Driving, check_result
 from hopyard.experiment.launching import ExperimentSearch, WarmStart
 from hopyard.experiment.merging import override
-from hopyard.hopper.journal import holder, read_records
+from hopyard.hopper.journal import has_records, holder, read_records
 from hopyard.hopper.removal import remove_run
 from hopyard.hopper.state import ENDED, JournalRecord
 from hopyard.objects import load_state, save_state
 from hopyard.storage import Store, open_store
+from hopyard.storage.small import get_whole
 from hopyard.tune import Model, Run, list_runs, open_run
 from hopyard.tune.listing import find_run, summary
 
@@ -338,8 +340,8 @@ def delete(store: Store | str | os.PathLike[str], experiment: str) -> None:
     """Delete an experiment: its journal, states, logs and TensorBoard files, and its model definition if no other run
     of the store has the same.
 
-    An experiment with that definition that another process is just about to begin may miss it then, and can be created
-    again.
+    The definition of an experiment that another process begins meanwhile stays, or is put back; a fork that begins
+    from the same weights may miss them before its run can be seen, and can be made again.
 
     Raises:
         RunHeldError: another process drives it. Nothing was deleted.
@@ -348,13 +350,31 @@ def delete(store: Store | str | os.PathLike[str], experiment: str) -> None:
     opened = open_store(store)
     folder = find_experiment(opened, experiment)
     own = _objects_of(header_of(opened, experiment))
-    remove_run(folder)
     logs = opened.logs.at(experiment)
-    for name in logs.names():
+    written = set(logs.names())
+    remove_run(folder)
+    if not has_records(folder):  # else it has begun anew, and writes others
+        written |= set(logs.names())
+    for name in written:
         logs.delete(name)
-    needed = {name for each in list_runs(opened) for name in _objects_of(header_of(opened, each))}
-    for name in own - needed:
-        opened.delete(name)
+    _delete_unneeded(opened, own)
+
+
+def _delete_unneeded(store: Store, names: set[str]) -> None:
+    """Delete the objects among these that no run needs. The definition of one that has begun meanwhile is put back."""
+    unneeded = names - _needed(store)
+    definitions = {}
+    for name in unneeded:
+        if is_definition(name):
+            with contextlib.suppress(NotFoundError):
+                definitions[name] = get_whole(store, name)
+        store.delete(name)
+    for name in definitions.keys() & (_needed(store) if definitions else set()):
+        store.put_new(name, definitions[name])
+
+
+def _needed(store: Store) -> set[str]:
+    return {name for each in list_runs(store) for name in _objects_of(header_of(store, each))}
 
 
 def header_of(store: Store, run_id: str) -> JournalRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,9 +13,9 @@ from hopyard.backend import Backend, LocalBackend
 from hopyard.backend.preflight import preflight
 from hopyard.data.base import Partitioned
 from hopyard.data.preparing.request import Watch
-from hopyard.errors import Evidence, TrialError, UsageError
+from hopyard.errors import Evidence, NotFoundError, StorageError, TrialError, UsageError
 from hopyard.experiment.config import ExperimentConfig
-from hopyard.experiment.definition import places_of
+from hopyard.experiment.definition import definition_archive, definition_object, places_of
 from hopyard.experiment.hyperparameters import search_space
 from hopyard.experiment.lengths import Facts, OwnData, Visits, visits_of
 from hopyard.experiment.logs import Recorder
@@ -24,6 +25,7 @@ from hopyard.experiment.searchers import Grid, Pbt, length_of, make_searcher
 from hopyard.experiment.trials import TrialFunction
 from hopyard.hopper.hopper import Observer
 from hopyard.hopper.notice import Notice
+from hopyard.hopper.state import JournalRecord, RunState
 from hopyard.hopper.work import Options
 from hopyard.objects import StateRef, digest_json
 from hopyard.search import Budget, Create, Searcher
@@ -137,6 +139,7 @@ def launch(
         RunHeldError: another process drives this experiment.
         Preempted: as ``Search.fit``.
     """
+    kept = KeptDefinition.of(store, definition)
     import_ahead(store)
     resources = config.resources
     backend = backend or LocalBackend(resources.workers, gpus_per_worker=resources.slots_per_trial)
@@ -166,7 +169,7 @@ def launch(
             each for each in make_searcher(config.searcher, config.hyperparameters, 1, config.seed).start()
         )
         assert isinstance(first, Create)
-        facts = facts_of(backend, function, config.seed, dict(first.params))
+        facts = facts_of(backend, replace(function, store=kept.archive), config.seed, dict(first.params))
         notice.check()
         length = length_in_visits(config, facts)
         search = ExperimentSearch(
@@ -176,7 +179,7 @@ def launch(
             config,
             length,
             facts,
-            observers=[recorder, *observers],
+            observers=[kept, recorder, *observers],
             warm_start=warm_start,
             fresh=fresh,
             progress=progress,
@@ -184,12 +187,68 @@ def launch(
             take_over=take_over,
             output=output,
         )
-        if test:
-            search.test()
-            return None
-        if progress:
+        kept.put_back()
+        if progress and not test:
             announce(f"trials train for {length.text}.")
-        return search.run(notice)
+        try:
+            if test:
+                search.test()
+                return None
+            run = search.run(notice)
+        except NotFoundError as error:
+            raise kept.error if kept.is_gone else error from None
+        kept.put_back()
+        return run
+
+
+@dataclass(frozen=True)
+class KeptDefinition:
+    """A model definition, which is put back where it is gone: another experiment with the same one was deleted before
+    this one could be seen to need it.
+
+    Attributes:
+        archive: as ``definition_archive`` gives it.
+    """
+
+    store: Store
+    digest: str
+    archive: bytes
+
+    @classmethod
+    def of(cls, store: Store, digest: str) -> KeptDefinition:
+        """What the store has of it.
+
+        Raises:
+            NotFoundError: it lacks it.
+        """
+        try:
+            return cls(store, digest, definition_archive(store, digest))
+        except NotFoundError:
+            raise cls(store, digest, b"").error from None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the store lacks it now."""
+        return not self.store.exists(definition_object(self.digest))
+
+    @property
+    def error(self) -> NotFoundError:
+        """That it is gone."""
+        return NotFoundError(
+            f"the model definition {self.digest[:12]} is no longer in the store {self.store.url}: it was deleted, "
+            "maybe with another experiment that had the same one. Create the experiment again from its directory, "
+            "which stores it anew."
+        )
+
+    def put_back(self) -> None:
+        """Store it again if it is gone."""
+        if self.is_gone:
+            self.store.put_new(definition_object(self.digest), self.archive)
+
+    def __call__(self, state: RunState, record: JournalRecord) -> None:
+        if record["r"] in ("session", "again"):
+            with contextlib.suppress(StorageError):  # the next unit tells of it
+                self.put_back()
 
 
 def surrounded(backend: Backend, config: ExperimentConfig, tmp: Sequence[str]) -> Backend:
