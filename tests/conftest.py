@@ -105,8 +105,13 @@ def pytest_report_header() -> str:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     if LEVEL != "quick" or collection_path not in SLOW:
         return None
+    return None if _is_named(collection_path, config) else True
+
+
+def _is_named(place: Path, config: pytest.Config) -> bool:
+    """Whether an argument asks for the file or folder, or for what is in it."""
     named = (Path(argument.partition("::")[0]).absolute() for argument in config.args)
-    return None if any(path.is_relative_to(collection_path) for path in named) else True
+    return any(path.is_relative_to(place) for path in named)
 
 
 def pytest_collection_finish() -> None:
@@ -116,7 +121,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if LEVEL == "quick":
+        left = {
+            item for item in items if item.get_closest_marker("long") and not _is_named(item.path, config)
+        }
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
     items[:] = arranging.arranged(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 

@@ -79,6 +79,7 @@ def test_a_prepared_file_has_a_checksum_for_every_byte_and_others_read_it(tmp_pa
     assert pq.read_table(paths).num_rows == ROWS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [LocalStore, MemoryStore])
 def test_a_flipped_bit_anywhere_in_a_file_is_named_or_harmless(kind, tmp_path, monkeypatch):
     store = LocalStore(tmp_path / "s") if kind is LocalStore else MemoryStore()
@@ -340,6 +341,7 @@ def test_verify_finds_all_damage_in_a_store_whatever_was_found_before(tmp_path, 
         verify(tmp_path / "elsewhere")
 
 
+@pytest.mark.long
 def test_damaged_entries_of_the_node_cache_are_made_again(tmp_path, monkeypatch):
     store = LocalStore(tmp_path / "s")
     prepared_in(store, monkeypatch)

@@ -120,6 +120,7 @@ def test_a_file_that_was_replaced_before_the_first_read_is_named(tmp_path):
         dataset[:]
 
 
+@pytest.mark.long
 def test_thousands_of_tiny_row_groups_are_decoded_into_one_file_and_few_large_ones_into_several(tmp_path):
     path = write(tmp_path / "a.parquet", 2400, 2)
     dataset = open_dataset(path, cache=NodeCache(tmp_path / "cache"))
@@ -205,6 +206,7 @@ def test_a_dataset_that_nobody_has_holds_neither_memory_nor_descriptors(tmp_path
         gc.enable()
 
 
+@pytest.mark.long
 def test_hundreds_of_columns_that_differ_in_length_are_found_a_few_rows_at_a_time(tmp_path):
     names = [f"c{number}" for number in range(600)]
     lists = {name: [[number] * (row % 7) for row in range(300)] for number, name in enumerate(names)}

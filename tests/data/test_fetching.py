@@ -237,6 +237,7 @@ def test_an_epoch_has_one_request_for_each_footer_and_one_for_the_rows_of_a_file
     assert set(store.calls) == {"get", "list"}
 
 
+@pytest.mark.long
 def test_windows_of_far_data_are_drawn_from_neighbours_that_travel_together():
     store = Noting()
     store.put("a.parquet", parquet(table(12_800), 5))

@@ -195,6 +195,7 @@ def kept(values, operator, operand):
     return (among if operator == "in" else ~among) & present, present
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [pa.float64(), pa.float32()], ids=str)
 def test_filters_on_floats_agree_with_numpy_whatever_statistics_say(tmp_path, kind):
     rng = np.random.default_rng(8)

@@ -302,6 +302,7 @@ WRITERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("writer", WRITERS)
 def test_files_of_every_writer_are_read_and_prepared(tmp_path, writer):
     path = tmp_path / "a.parquet"
@@ -408,6 +409,7 @@ def test_any_table_is_read_as_its_values(tmp_path_factory, table, group, files, 
         assert rows_of(batch[name]) == [empty if value is None else value for value in values]
 
 
+@pytest.mark.long
 @given(table=tables(), nulls=st.sampled_from(["fill", "mask"]), ragged=st.sampled_from(["keep", "pad"]))
 def test_opening_and_preparing_agree(tmp_path_factory, table, nulls, ragged):
     path = tmp_path_factory.mktemp("both") / "a.parquet"
@@ -433,6 +435,7 @@ def test_opening_and_preparing_agree(tmp_path_factory, table, nulls, ragged):
 LISTS = {"list": [None, [0], [0, 1], []], "pair": [None, [1.0, 2.0]]}
 
 
+@pytest.mark.long
 @given(
     name=st.sampled_from(list(LISTS)),
     picks=st.lists(st.integers(0, 3), min_size=5, max_size=5),

@@ -122,6 +122,7 @@ def test_the_stream_is_that_of_the_model(write_each, sizes, data, stop, shuffle,
         assert mixture[::-3]["id"].tolist() == expected[::-3]
 
 
+@pytest.mark.long
 @given(SIZES, st.data(), st.booleans())
 def test_each_row_comes_at_most_once_or_at_least_once(write_each, sizes, data, shuffle):
     datasets = write_each(sizes)

@@ -171,6 +171,7 @@ def test_the_same_rows_give_the_same_dataset(
         assert outcome(source, LocalStore(tmp_path / "store"), **arguments) == expected
 
 
+@pytest.mark.long
 @given(rows=ROWS, parts=st.integers(1, 5), order=st.randoms(use_true_random=False), bits=st.integers(0, 2))
 def test_rows_in_one_place_are_in_the_order_of_their_bytes(rows, parts, order, bits, tmp_path_factory):
     """Where hashes of different rows collide, which they hardly ever do."""

@@ -65,6 +65,7 @@ def test_every_row_is_in_one_split_once_and_whole(form, rows, columns, share, se
             assert batch[name].dtype == values.dtype
 
 
+@pytest.mark.long
 @given(few=st.integers(2, 30), copies=st.integers(1, 6), share=st.floats(0.1, 0.9), seed=st.integers(0, 99))
 def test_equal_rows_are_on_one_side_of_a_share(few, copies, share, seed, tmp_path_factory):
     rows = {"x": np.arange(few) * 0.5, "word": np.array([f"w{i % 3}" for i in range(few)], object)}

@@ -138,6 +138,7 @@ def test_views_of_equal_width_lie_in_one_block(tmp_path):
     assert {name: batch[name].tolist() for name in texts} == texts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["objects", "arrow"])
 def test_a_batch_of_hundreds_of_columns_needs_little_memory_beside_itself(tmp_path, form):
     rows, texts = 1024, pa.array([f"row {row}" for row in range(1024)])

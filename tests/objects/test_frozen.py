@@ -310,6 +310,7 @@ def test_no_moment_of_a_use_loses_tensors_to_a_deletion() -> None:
     assert at > 10
 
 
+@pytest.mark.long
 def test_a_worker_that_turns_away_from_a_deletion_keeps_the_tensors_of_another_one_of_its_run() -> None:
     for first, second in itertools.combinations(range(1, 40), 2):
         another_process()

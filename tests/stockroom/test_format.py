@@ -143,6 +143,7 @@ def test_columns_of_every_dtype_with_any_keys(
             assert found(repository.sample(commit, f"c {number}", key)) == expected(sample)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_large_columns_end_where_documented_also_after_changes(made: Made, seed: int) -> None:
     random = np.random.default_rng(seed)

@@ -202,6 +202,7 @@ STORIES: list[tuple[Callable[[Story], None], int, int, int]] = [
 """With the states of a moment that are tried, and how many of all are tried at the lower levels."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("steps", "most", "quick", "ci"), STORIES, ids=lambda each: getattr(each, "__name__", "")
 )

@@ -168,6 +168,7 @@ def test_an_object_that_stands_for_a_directory_is_not_listed(s3: Any, s3_url: st
     assert list(store.list("a")) == [Entry("a/b", 1), Entry("a/empty", 0)]
 
 
+@pytest.mark.long
 def test_more_objects_than_one_page_are_listed(s3_url: str) -> None:
     store = ObjectStore(s3_url)
     names = [f"n/{number:04d}" for number in range(1100)]

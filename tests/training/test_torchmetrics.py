@@ -11,6 +11,7 @@ from torch import nn
 from hopyard.torch import TorchEstimator
 
 
+@pytest.mark.long
 def test_torchmetrics_objects_agree_with_ours_when_merged(chain: Any) -> None:
     classification = pytest.importorskip("torchmetrics.classification")
     regression = pytest.importorskip("torchmetrics.regression")

@@ -329,6 +329,7 @@ def test_data_that_is_damaged_while_a_run_is_interrupted_is_not_trained_on(
         search(store, run_id="mine").fit_on_prepared_data()
 
 
+@pytest.mark.long
 def test_data_that_is_damaged_stops_the_run_and_once_mended_it_goes_on(
     search: Any, make_rows: Any, contents_of: Any, local: Any, tmp_path: Path
 ) -> None:

@@ -116,6 +116,7 @@ BARE: dict[str, Callable[[Rows], Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("nulls", ["error", "fill", "mask"])
 @given(ragged=st.sampled_from(["keep", "pad"]), data=st.data())
 def test_the_result_for_a_row_never_depends_on_the_rows_beside_it(nulls: str, ragged: str, data: Any) -> None:
@@ -136,6 +137,7 @@ def test_the_result_for_a_row_never_depends_on_the_rows_beside_it(nulls: str, ra
         np.testing.assert_allclose(np.asarray(outputs), expected)
 
 
+@pytest.mark.long
 @given(
     ragged=st.sampled_from(["keep", "pad"]),
     rows=st.lists(st.none() | st.lists(st.integers(1, 9), max_size=LENGTH), min_size=1, max_size=5),

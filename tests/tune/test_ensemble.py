@@ -158,6 +158,7 @@ def sums(rows: Any) -> dict[str, Any]:
     return {"features": rows["features"], "label": rows["features"].sum(axis=1)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("metric", "mode", "value"),
     [
@@ -228,6 +229,7 @@ def test_it_is_registered_like_any_model(ensemble: Model, make_rows: Any, tmp_pa
     assert sorted(stock.model["team/1"]) == sorted(ensemble.torch().state_dict())
 
 
+@pytest.mark.long
 def test_it_is_the_same_of_a_run_that_was_interrupted(
     run: Any, ensemble: Model, make_rows: Any, search: Any
 ) -> None:

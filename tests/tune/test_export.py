@@ -124,6 +124,7 @@ class _Interrupt(Callback):
         raise KeyboardInterrupt
 
 
+@pytest.mark.long
 def test_an_optuna_study_has_the_trials_of_the_run(run: Run, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/study.db"
     run.export(url)

@@ -280,6 +280,7 @@ def test_nulls_are_counted_over_all_batches_and_rows_of_two_frames(tmp_path: Any
         )
 
 
+@pytest.mark.long
 def test_dask_frames_follow_the_rule_of_this_process(tmp_path: Any) -> None:
     pytest.importorskip("dask")
     dataframe = pytest.importorskip("dask.dataframe")

@@ -77,6 +77,7 @@ def test_small_data_is_one_partition_whatever_the_workers(count: int, expected: 
     assert run.state.layout.train == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("num_models", "num_epochs", "divisor", "expected"),
     [(9, 3, 3, 3), (9, 1, 4, 4), (16, 4, 4, 4), (3, 4, 4, 1)],

@@ -86,6 +86,7 @@ def people(seed: int, gaps: tuple[float, float, float] = (0.2, 0.2, 0.2), rows: 
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("nulls", ["error", "fill", "mask"])
 def test_nulls_of_data_that_was_opened_before_are_null_to_steps(nulls: str, tmp_path: Path) -> None:
     steps = [StandardScale("x"), Impute("k"), Category("city", values=["", "Rome", "Oslo"])]
@@ -127,6 +128,7 @@ def of_training(model: Model) -> np.ndarray[Any, Any]:
     return np.sort(found.numpy())
 
 
+@pytest.mark.long
 @given(
     st.integers(0, 99),
     st.sampled_from(["error", "fill", "mask"]),

@@ -160,6 +160,7 @@ def test_a_search_without_replicates_shows_none(search: Any, make_rows: Any) -> 
     assert "mean" not in run_json(run, run.totals(), [])["trials"][0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [ASHA, PBT])
 def test_searches_that_adapt_are_the_same_on_two_workers_and_after_an_interruption(
     kind: Any, search: Any, make_rows: Any, local: Any, contents_of: Any, tmp_path: Any

@@ -88,6 +88,7 @@ def test_a_run_without_a_result_so_far_says_how_to_go_on(search: Any, make_rows:
     assert len(search(store).fit(make_rows()).get_all_models()) == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("patience", [None, 2])
 def test_a_run_that_is_extended_in_steps_and_interrupted_equals_a_long_one(
     patience: int | None, search: Any, make_rows: Any, contents_of: Any
@@ -109,6 +110,7 @@ def test_a_run_that_is_extended_in_steps_and_interrupted_equals_a_long_one(
     assert model.run.broken_rules() == []
 
 
+@pytest.mark.long
 def test_a_run_that_kept_only_its_best_grows_in_models_but_not_in_epochs(search: Any, make_rows: Any) -> None:
     store = MemoryStore()
     search(store, run_id="a", keep="best").fit(make_rows())
@@ -172,6 +174,7 @@ def scheduled(scheduler: Any) -> Any:
     return estimator
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("scheduler", "first"), [(one_cycle, "lr"), (cosine, "lr")])
 def test_a_schedule_that_follows_from_num_epochs_is_not_extended(
     scheduler: Any, first: str, search: Any, make_rows: Any

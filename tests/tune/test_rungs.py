@@ -20,6 +20,7 @@ def known() -> dict[float | None, Any]:
     return {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("every", "validation"), sample("rungs", CASES, quick=1, ci=3))
 def test_a_trial_that_asha_trains_to_the_end_is_what_random_search_makes_of_it(
     every: Any, validation: float | None, search: Any, make_rows: Any, known: dict[float | None, Any]

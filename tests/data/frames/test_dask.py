@@ -48,6 +48,7 @@ def ids(prepared):
     return prepared.train[:]["id"].tolist(), val
 
 
+@pytest.mark.long
 @given(
     rows=st.integers(2, 80),
     partitions=st.integers(1, by_level(4, 4, 7)),
@@ -77,6 +78,7 @@ def test_files_do_not_depend_on_partitions_or_the_order_of_rows(tmp_path, files_
     assert files_of(stores[0]) == files_of(stores[1]) == files_of(stores[2])
 
 
+@pytest.mark.long
 def test_the_same_rows_and_arguments_are_found_again(store):
     assert [prepare(of(frame(), n), store).reused for n in (3, 4)] == [False, True]
     for change in ({"seed": 1}, {"validation": 0.5}, {"validation": None}, {"feature_columns": "id"}):

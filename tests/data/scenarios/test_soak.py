@@ -73,6 +73,7 @@ def read(write, mapped, rows, tmp_path, quiet_cache):
 WAYS = ["mapped", "in windows, cached", "in windows, in memory", "at once, in memory"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", WAYS)
 def test_memory_descriptors_mappings_and_threads_are_flat_over_hundreds_of_epochs(read, rows, how):
     loader = read(how)

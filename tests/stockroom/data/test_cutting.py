@@ -127,6 +127,7 @@ def sized(sizes: dict[int, int], seed: int = 0) -> Content:
 TINY, HUGE = 8, 300_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sizes", [(TINY, HUGE), (HUGE, TINY)], ids=["tiny then huge", "huge then tiny"])
 def test_what_is_cut_follows_sizes_that_differ_by_much(sizes: tuple[int, int]) -> None:
     """A column of tiny samples whose later ones are huge, and the other way round: a change rewrites what is near."""

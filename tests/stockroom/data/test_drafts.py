@@ -442,6 +442,7 @@ def test_an_array_and_its_samples_one_by_one_are_the_same_column(
     assert len(roots) == 1
 
 
+@pytest.mark.long
 def test_changes_are_told_when_they_are_made_and_undone_if_that_fails(writer: PackfileWriter) -> None:
     told: list[Any] = []
     full = False

@@ -109,6 +109,7 @@ def test_a_walk_reaches_what_a_transfer_needs(repository: Repository) -> None:
     assert " of the commit " in walk.needed_by(image)
 
 
+@pytest.mark.long
 @given(st.data())
 def test_whatever_byte_is_flipped_is_found_and_repaired(
     original: Path, tmp_path: Path, data: st.DataObject
@@ -147,6 +148,7 @@ def test_a_byte_in_each_kind_of_object_is_found_with_what_needs_it(repository: R
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kept", [0, 4, 300, -1])
 @pytest.mark.parametrize("group", ["data", "meta"])
 def test_packfiles_that_are_cut_off_are_repaired(

@@ -39,6 +39,7 @@ def test_a_difference_is_that_of_two_dicts(
     assert repr(found) == repr(differing(a, b))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("numbers", "edits"),
     [

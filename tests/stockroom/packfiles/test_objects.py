@@ -447,6 +447,7 @@ def test_a_pickled_copy_reads_in_another_process(local: LocalStore, index: Path,
         assert done.stdout == b"content"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("in_file", [True, False])
 def test_forked_children_read_and_write_while_threads_of_the_parent_do(
     local: LocalStore, index: Path, write: Write, in_file: bool

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.sampling import by_level
@@ -248,6 +249,7 @@ def run(seed: int, count: int) -> None:
         shutil.rmtree(folder)
 
 
+@pytest.mark.long
 @given(st.integers(0, 1 << 32))
 def test_what_is_read_under_a_commit_is_what_was_committed(seed: int) -> None:
     run(seed, by_level(8, 8, 12))
