@@ -184,12 +184,29 @@ def test_secrets_that_code_shows_are_masked(
                 "def train_batch(self, batch, model)", "def train_batch(self, batch, epoch_idx, batch_idx)"
             ),
             "model_def:Trial",
-            r"\.train_batch\(batch, epoch_idx, batch_idx\) takes other .*Write def train_batch\(self, batch, model\)\.",
+            r"\(self, batch, epoch_idx, batch_idx\) takes other .*Write def train_batch\(self, batch, model\)\.",
         ),
         (
             TRIAL.replace("def evaluate_batch(self, batch, model)", "def evaluate_batch(self, batch)"),
             "model_def:Trial",
-            r"Trial\.evaluate_batch\(batch\) takes other arguments .* Write def evaluate_batch\(self, batch, model\)\.",
+            r"\.evaluate_batch\(self, batch\) takes other .* Write def evaluate_batch\(self, batch, model\)\.",
+        ),
+        (
+            TRIAL.replace(
+                "    def build_model", "    def __init__(self):\n        pass\n\n    def build_model", 1
+            ),
+            "model_def:Trial",
+            r"Trial\.__init__\(\) takes other arguments than a TorchTrial is .* Write def __init__\(self, context\)\.",
+        ),
+        (
+            "def main():\n    pass",
+            "model_def:main",
+            r"main\(\) takes other arguments than a trial's function is called with\. Write def main\(context\)\.",
+        ),
+        (
+            "def train(context, lr, *, epochs=3):\n    pass",
+            "model_def:train",
+            r"train\(context, lr, \*?,? ?epochs=3\) takes other arguments than .* Write def train\(context\)\.",
         ),
         (
             "import not_a_package",

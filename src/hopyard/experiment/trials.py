@@ -166,21 +166,20 @@ class TrialFunction:
             if not inspect.isclass(found):
                 from hopyard.experiment.function_trial import FunctionEstimator
 
+                _check_call(found, self.entrypoint.partition(":")[2], ["context"], "a trial's function")
                 return FunctionEstimator(found, context, surroundings, self.metric)
-            make: Callable[..., Any] = found
             contracts = {base.__name__ for base in found.__mro__ if base.__module__ in _OF_CLASSES}
             if "TorchTrial" in contracts:
                 from hopyard.experiment.torch_trial import TorchTrial, TorchTrialEstimator
 
-                _check_whole(found, "TorchTrial")
-                trial = make(context)
-                _check_calls(trial, TorchTrial)
+                trial = _made(found, context, TorchTrial)
                 return TorchTrialEstimator(trial, surroundings, self.visits, self.run is not None)
             if "KerasTrial" in contracts:
-                from hopyard.experiment.keras_trial import KerasTrialEstimator
+                from hopyard.experiment.keras_trial import KerasTrial, KerasTrialEstimator
 
-                _check_whole(found, "KerasTrial")
-                return KerasTrialEstimator(make(context), surroundings, self.visits, self.run is not None)
+                return KerasTrialEstimator(
+                    _made(found, context, KerasTrial), surroundings, self.visits, self.run is not None
+                )
             raise EstimatorError(
                 f"the entrypoint {self.entrypoint} is a class, but neither a TorchTrial nor a KerasTrial. Write class "
                 f"{found.__name__}(hopyard.experiment.TorchTrial), or KerasTrial, or name a function def main(context)."
@@ -209,31 +208,54 @@ def _sweep_old(root: Path) -> None:
                 files.remove_tree(folder)
 
 
-def _check_whole(found: type, contract: str) -> None:
-    """Raise EstimatorError if a method of a trial class is missing, in place of Python's own error."""
+def _made(found: Callable[..., Any], context: TrialContext, contract: type) -> Any:
+    """The trial of a class.
+
+    Raises:
+        EstimatorError: a method is missing, or takes other arguments than it will be given; in place of Python's own
+            errors.
+    """
+    name = getattr(found, "__name__", "")
     missing = sorted(getattr(found, "__abstractmethods__", ()))
     if missing:
-        listed = ", ".join(f"{name}()" for name in missing)
+        listed = ", ".join(f"{each}()" for each in missing)
         are = "are" if len(missing) > 1 else "is"
         raise EstimatorError(
-            f"the trial class {found.__name__} lacks {listed}, which {are} part of every {contract}. Define "
-            f"{'them' if len(missing) > 1 else 'it'} in {found.__name__}."
+            f"the trial class {name} lacks {listed}, which {are} part of every {contract.__name__}. Define "
+            f"{'them' if len(missing) > 1 else 'it'} in {name}."
         )
+    what = f"a {contract.__name__}"
+    _check_call(found, f"{name}.__init__", ["self", "context"], what)
+    trial = found(context)
+    for each, method in vars(contract).items():
+        if inspect.isfunction(method) and each != "__init__":
+            wanted = list(inspect.signature(method).parameters)
+            _check_call(getattr(trial, each), f"{name}.{each}", wanted, what)
+    return trial
 
 
-def _check_calls(trial: Any, contract: type) -> None:
-    """Raise EstimatorError if a method of a trial takes other arguments than it will be given."""
-    for name in sorted(getattr(contract, "__abstractmethods__", ())):
-        wanted = list(inspect.signature(getattr(contract, name)).parameters)
-        own = inspect.signature(getattr(trial, name))
-        try:
-            own.bind(*wanted[1:])
-        except TypeError:
-            has = f"{type(trial).__name__}.{name}({', '.join(own.parameters)})"
-            raise EstimatorError(
-                f"{has} takes other arguments than a {contract.__name__} is called with. Write def {name}("
-                f"{', '.join(wanted)}).{_FROM_DETERMINED}"
-            ) from None
+def _check_call(call: Callable[..., Any], shown: str, parameters: list[str], what: str) -> None:
+    """Raise EstimatorError if a function or method takes other arguments than it will be given.
+
+    Args:
+        shown: its name.
+        parameters: as it should be defined.
+        what: is called with them, for the message.
+    """
+    given = [each for each in parameters if each != "self"]
+    if inspect.ismethod(call):  # looked at as it is written: it may lack self
+        call, given = call.__func__, ["self", *given]
+    try:
+        own = inspect.signature(call)
+    except ValueError:  # one of C that does not say
+        return
+    try:
+        own.bind(*given)
+    except TypeError:
+        raise EstimatorError(
+            f"{shown}({', '.join(map(str, own.parameters.values()))}) takes other arguments than {what} is called "
+            f"with. Write def {shown.rpartition('.')[2]}({', '.join(parameters)}).{_FROM_DETERMINED}"
+        ) from None
 
 
 def _is_determineds(base: type) -> bool:

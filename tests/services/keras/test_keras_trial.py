@@ -583,6 +583,21 @@ def test_torch_is_not_imported_for_keras_on_tensorflow(fresh_processes: None) ->
             ("class Trial(KerasTrial)", "class Trial(KerasTrial.__base__)"),
             r"is a class, but neither a TorchTrial nor a KerasTrial\. Write class Trial\(hopyard\.experiment\.Torch",
         ),
+        (
+            ("def build_model(self)", "def build_model(self, width)"),
+            r"\.build_model\(self, width\) takes other arguments than a KerasTrial .* Write def build_model\(self\)\.",
+        ),
+        (
+            ("def build_validation_data_loader(self)", "def build_validation_data_loader()"),
+            r"\.build_validation_data_loader\(\) takes other .* Write def build_validation_data_loader\(self\)\.",
+        ),
+        (
+            (
+                "    def build_model(self)",
+                "    def keras_callbacks(self, model):\n        return []\n\n    def build_model(self)",
+            ),
+            r"Trial\.keras_callbacks\(self, model\) takes other arguments .* Write def keras_callbacks\(self\)\.",
+        ),
     ],
 )
 def test_what_a_trial_class_does_wrong_is_named(
