@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from tests.sampling import diagonal
 
 from hopyard.data import NodeCache, image, list_cache, mix, open_dataset, prepare
 from hopyard.data.recipe import decoding
@@ -339,8 +340,9 @@ def names(prefix=""):
     return [f"{prefix}{number % 2}/{number} é.jpg" for number in range(ROWS)]
 
 
-@pytest.mark.parametrize("cached", [False, True])
-@pytest.mark.parametrize("how", ["absolute", "root", "file URL", "store"])
+@pytest.mark.parametrize(
+    ("how", "cached"), diagonal("paths of images", ["absolute", "root", "file URL", "store"], [False, True])
+)
 def test_a_column_of_paths_is_decoded_from_the_files(tmp_path, folder, how, cached):
     prefix = {"absolute": f"{folder}/", "file URL": f"file://{folder}/"}.get(how, "")
     root = {"root": folder, "store": LocalStore(folder)}.get(how)

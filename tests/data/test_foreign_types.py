@@ -15,7 +15,7 @@ import pyarrow.parquet.encryption as encryption
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.sampling import diagonal
+from tests.sampling import diagonal, sample
 
 from hopyard.data import Column, Ragged, as_source, open_dataset, prepare
 from hopyard.data.columns.structs import flat_columns
@@ -92,7 +92,9 @@ TYPES = [
 
 
 @pytest.mark.parametrize(
-    ("column", "expected", "kind"), TYPES, ids=lambda value: str(getattr(value, "type", ""))
+    ("column", "expected", "kind"),
+    sample("types of Arrow", TYPES, quick=15, ci=len(TYPES)),
+    ids=lambda value: str(getattr(value, "type", "")),
 )
 def test_every_type_is_read_as_it_is_and_prepared(tmp_path, column, expected, kind):
     path = tmp_path / "a.parquet"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sampling import sample
 
 from hopyard import StockRoom
 from hopyard.errors import HopyardError, UsageError
@@ -162,7 +163,7 @@ def folder(made: Path, tmp_path: Path) -> Path:
     return tmp_path / "stock"
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", sample("odd arguments", CALLS, quick=25, ci=len(CALLS)))
 def test_an_odd_argument_is_refused_in_words(
     folder: Path, call: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

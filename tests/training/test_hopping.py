@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.sampling import diagonal
+from tests.sampling import diagonal, sample
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -178,7 +178,10 @@ def assert_same(tree: Any, expected: dict[str, torch.Tensor]) -> None:
         assert torch.equal(found[name], tensor), name
 
 
-@pytest.mark.parametrize(("name", "memory"), diagonal("hopping", CASES, ["reloaded", "resident", "unsaved"]))
+@pytest.mark.parametrize(
+    ("name", "memory"),
+    sample("hops", diagonal("hopping", CASES, ["reloaded", "resident", "unsaved"]), quick=5, ci=len(CASES)),
+)
 def test_units_train_what_a_plain_loop_trains(
     name: str, memory: str, chain: Any, reference: Any, visits: list[tuple[int, int, bool]]
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.sampling import diagonal
+from tests.sampling import diagonal, sample
 from torch import nn
 from torch.nn import functional
 
@@ -251,7 +251,8 @@ MEANS_BY_ELEMENT = "ignore:reduction. 'mean' divides the total loss"
 
 @pytest.mark.filterwarnings(MEANS_BY_ELEMENT)
 @pytest.mark.parametrize(
-    ("case", "reduction"), diagonal("losses", [*CASES, *FUNCTIONS], [None, "mean", "sum"])
+    ("case", "reduction"),
+    sample("losses", diagonal("losses", [*CASES, *FUNCTIONS], [None, "mean", "sum"]), quick=15, ci=50),
 )
 def test_the_validation_loss_is_the_loss_over_the_validation_set(case: str, reduction: str | None) -> None:
     """A sum is divided by the rows."""
@@ -265,7 +266,8 @@ def test_the_validation_loss_is_the_loss_over_the_validation_set(case: str, redu
 
 @pytest.mark.filterwarnings(MEANS_BY_ELEMENT)
 @pytest.mark.parametrize(
-    ("case", "reduction"), diagonal("weighted losses", [*CASES, *FUNCTIONS], [None, "sum"])
+    ("case", "reduction"),
+    sample("weighted", diagonal("weighted losses", [*CASES, *FUNCTIONS], [None, "sum"]), quick=15, ci=50),
 )
 def test_a_row_of_weight_two_counts_as_two_rows(case: str, reduction: str | None) -> None:
     loss, form, kind = CASES[case] if case in CASES else (getattr(functional, case), *FUNCTIONS[case])
