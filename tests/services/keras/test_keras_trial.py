@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -233,7 +234,7 @@ def stumble(context):
     import pathlib
     context.count = getattr(context, "count", 0) + 1
     mark = pathlib.Path(context.get_data_config()["mark"])
-    if context.count == 22 and not mark.exists():
+    if context.count >= 22 and not mark.exists():
         mark.touch()
         {how}
 
@@ -254,6 +255,20 @@ class Noisy(keras.utils.PyDataset):
 
     def on_epoch_end(self):
         np.random.shuffle(self.order)
+
+
+class Threaded(keras.utils.PyDataset):
+    def __init__(self, context):
+        super().__init__(workers=3, max_queue_size=4)
+        self.context, self.batches = context, cut(100, 1, 8)
+
+    def __len__(self):
+        return 13
+
+    def __getitem__(self, index):
+        stumble(self.context)
+        x, y = self.batches[index]
+        return x + np.random.default_rng(index).normal(0, 0.1, x.shape), y
 
 
 class Listed:
@@ -291,12 +306,12 @@ HOWS = {
     "error": ('raise ConnectionError("the server is gone")', InlineBackend),
     "worker killed": ("import os; os.kill(os.getpid(), 9)", LocalBackend),
 }
-LOADERS = ["Noisy", "Listed", "graph"]
+LOADERS = ["Noisy", "Threaded", "Listed", "graph"]
 
 
 INTERRUPTED = list(itertools.product(HOWS, LOADERS))
 if keras.backend.backend() == "tensorflow":  # other backends choose some by name (test_backends.py)
-    INTERRUPTED = sample("interruptions of a Keras trial", INTERRUPTED, quick=2, ci=3)
+    INTERRUPTED = sample("interruptions of a Keras trial", INTERRUPTED, quick=2, ci=4)
 
 
 @pytest.mark.parametrize(("interrupted", "loader"), INTERRUPTED)
@@ -318,6 +333,7 @@ def test_whatever_interrupts_a_trial_it_goes_on_to_the_same_result(
     undisturbed = experiment(definition(code), store="calm-store", data={"mark": str(tmp_path / "calm")})
     workers = backend() if backend is InlineBackend else backend(num_workers=1)
     run = experiment(definition(code), workers, data={"mark": str(tmp_path / "mark")})
+    assert [each.name for each in threading.enumerate() if each.name.startswith("ThreadPoolExecutor")] == []
     assert (tmp_path / "mark").exists()
     assert outcome(run) == outcome(undisturbed)
     (trial,) = run.state.trials.values()
