@@ -171,6 +171,7 @@ PAST_THE_LAYER = {
     "tune/predicting/spark.py": "a temporary file that is sent to workers",
     "tune/reproduce.py": "a temporary folder", "tune/stock.py": "a temporary folder",
     "tune/tensorboard.py": "logs, which nothing relies upon",
+    "training/torch/base.py": "values of a base, in a file without a name",
 }  # fmt: skip
 """Files of the package that change the file system themselves, and why nothing is lost by that."""
 

@@ -53,6 +53,7 @@ def build_in_session(
         program.partition_rows,
         program.num_epochs,
         params,
+        run is not None and program.has_users_objects,
     )
     with _advice(session):
         replica = estimator.replica(context)

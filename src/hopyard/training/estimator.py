@@ -77,6 +77,7 @@ class Context:
             schedulers are then told of ``UNKNOWN_BATCHES`` batches an epoch.
         num_epochs: epochs that schedulers are made for.
         params: the trial's point of the search space.
+        trains_users_objects: what is trained, or trained through, may be the user's own objects.
     """
 
     feature_columns: tuple[str, ...]
@@ -85,6 +86,7 @@ class Context:
     partition_rows: tuple[int, ...]
     num_epochs: int
     params: Mapping[str, Any] = field(default_factory=dict)
+    trains_users_objects: bool = False
 
 
 @dataclass

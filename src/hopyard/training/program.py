@@ -92,6 +92,14 @@ class Program:
         labels = [name for name in self.label_columns if name in data.schema.names]
         return self.preprocessing.of(data, list(dict.fromkeys([*self.feature_columns, *labels])))
 
+    @property
+    def has_users_objects(self) -> bool:
+        """Whether what its functions hold are the user's own objects, not copies of them."""
+        return "_travelled" not in vars(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _travelled=True)
+
     def __getstate__(self) -> dict[str, Any]:
         # Partitions follow from the rest and stay behind.
         return {field.name: getattr(self, field.name) for field in fields(self)}

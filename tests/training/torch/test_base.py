@@ -14,10 +14,11 @@ import torch
 from tests.training.conftest import EPOCHS, PARTITIONS, Prepared
 from torch import nn
 
-from hopyard.errors import CorruptError, EstimatorError, StateLostError
+from hopyard.backend import InlineBackend
+from hopyard.errors import CorruptError, EstimatorError, StateLostError, TrialError
 from hopyard.objects.frozen import RunFolder
 from hopyard.objects.torch import to_tensor
-from hopyard.storage import LocalStore
+from hopyard.storage import LocalStore, MemoryStore
 from hopyard.torch import TorchEstimator
 from hopyard.training.estimator import Context
 from hopyard.training.program import Program, forget_program, load_program, save_program
@@ -25,6 +26,7 @@ from hopyard.training.request import UnitRequest, UnitResult
 from hopyard.training.torch import base as bases
 from hopyard.training.torch.base import base_of
 from hopyard.training.unit import residents, run_unit
+from hopyard.tune import GridSearch, hp_choice
 
 WIDTH = 160
 CPU = torch.device("cpu")
@@ -352,6 +354,62 @@ def test_a_trial_that_changes_the_base_fails_and_others_do_not_notice(
         again = trials.train(0, {"bad": False})
         assert again.metrics == result.metrics
         assert again.states == result.states
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["", "and the visit fails"])
+@pytest.mark.parametrize("change", [_in_place, _buffer, _flipped])
+@pytest.mark.parametrize("bad", [[True], [False, True]], ids=["when one batch is tried", "in a unit"])
+def test_the_users_module_is_whole_again_after_a_change(
+    bad: list[bool], change: Callable[[Any], None], fails: bool
+) -> None:
+    base = network()
+    base.first.weight.data = base.first.weight.data.t().contiguous().t()
+    before = {name: value.clone() for name, value in base.state_dict().items()}
+
+    def function(params: dict[str, Any]) -> TorchEstimator:
+        def step(model: Any, batch: Any) -> dict[str, Any]:
+            loss = nn.functional.cross_entropy(model(batch["features"]), batch["label"])
+            if params["bad"]:
+                change(model)
+                if fails:
+                    raise ValueError("and that")
+            return {"loss": loss}
+
+        return TorchEstimator(
+            adapted(), torch.optim.SGD, batch_size=32, optimizer_params={"lr": 0.1}, step=step, base=base
+        )
+
+    search = GridSearch(
+        InlineBackend(),
+        MemoryStore(),
+        function,
+        {"bad": hp_choice(bad)},
+        1,
+        progress=False,
+        evaluation_metric="loss",
+    )
+    random = np.random.default_rng(0)
+    rows = {"features": random.standard_normal((96, 12)).astype("f4"), "label": random.integers(0, 3, 96)}
+    if len(bad) == 1:
+        with pytest.raises(TrialError, match="fails on one batch") as raised:
+            search.fit(rows)
+        assert "BaseChangedError: the trial changed tensors of the base" in str(raised.value)
+    else:
+        assert list(search.fit(rows).trials()["state"]) == ["completed", "failed"]
+    assert all(torch.equal(value, before[name]) for name, value in base.state_dict().items())
+    assert not base.first.weight.is_contiguous()
+
+
+def test_the_module_on_a_worker_is_not_kept_a_second_time(tmp_path: Path, data: Prepared) -> None:
+    base = network()
+    for forgotten in (False, True):
+        in_a_new_process()
+        trials = Trials(tmp_path / str(forgotten), data, lambda params: estimator(base))
+        if forgotten:
+            forget_program(trials.store, trials.name)
+        trials.train(0, {})
+        [shared] = bases._of_modules.values()
+        assert (shared._kept is None) == forgotten
 
 
 # Programs

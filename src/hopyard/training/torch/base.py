@@ -9,10 +9,14 @@ visit.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any, TypeAlias
+import tempfile
+import weakref
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import IO, Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -54,6 +58,7 @@ class Base:
         }
         self._trees = {name: _tree(tensor) for name, tensor in self._tensors.items()}
         self._known = {_storage(tensor): self._trees[name] for name, tensor in self._tensors.items()}
+        self._kept: IO[bytes] | None = None
 
     def model(self, make: Callable[[nn.Module], nn.Module]) -> nn.Module:
         """The model that ``make`` gives for modules of its own over the shared tensors.
@@ -86,11 +91,22 @@ class Base:
             if self.has(tensor):
                 tensor.data = tensor.data.clone()
 
+    def keep(self) -> None:
+        """Keep the values of a module that is the user's in a file without a name, unless there is no room for that."""
+        if self._kept is None and self._module is self.given:
+            self._kept = tempfile.TemporaryFile()  # noqa: SIM115 - it is open as long as the base is there
+            weakref.finalize(self, self._kept.close)
+            try:
+                for tree in self._trees.values():
+                    self._kept.write(tree.data.data)
+            except OSError:
+                self._kept.truncate(0)
+
     def check(self) -> None:
         """Compare the base with what it was.
 
         Raises:
-            BaseChangedError: something wrote to it. It is no base of later trials.
+            BaseChangedError: something wrote to it. It is no base of later trials; what was kept is as it was again.
         """
         changed = [
             name for name, tensor in self._tensors.items() if _tree(tensor).digest != self._trees[name].digest
@@ -102,11 +118,21 @@ class Base:
                 del bases[place]
         _drop(_bases, self)
         _drop(_of_modules, self)
+        self._restore(changed)
         raise BaseChangedError(
             f"the trial changed tensors of the base, which all trials share: {some_names(changed, _MOST_NAMES)}. Leave "
             "the base as it is: train adapters, or set requires_grad_(True) on the tensors in model=fn(base), which "
             "makes them the trial's own; merge adapters (merge_and_unload) in a copy of the trained model."
         )
+
+    def _restore(self, changed: Collection[str]) -> None:
+        if self._kept is None:
+            return
+        self._kept.seek(0)
+        for name, tree in self._trees.items():
+            data = np.frombuffer(self._kept.read(tree.nbytes), np.uint8)
+            if name in changed and len(data) == tree.nbytes:
+                self._tensors[name].detach().copy_(state.from_tree(replace(tree, data=data)))
 
     def _own_modules(self) -> nn.Module:
         memo: dict[int, Any] = {}

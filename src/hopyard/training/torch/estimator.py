@@ -365,6 +365,8 @@ class TorchReplica(Replica):
         self.batch_size: int = estimator.batch_size
         device = self._device = resolve_device(context.device)
         self._head, self._frozen_base = estimator.model_on(device)
+        if self._frozen_base is not None and context.trains_users_objects:
+            self._frozen_base.keep()
         self.module = self._head
         claim(self._head)
         self._prepare_training(context, device)
@@ -717,11 +719,17 @@ class TorchReplica(Replica):
         """Have the attributes of the state meanwhile; ``keep``: what changes of them belongs to the state then."""
         if keep:
             self._unchanged.note()
-        with self._attributes.in_use(keep):
-            yield
-            self._hidden = self._hidden_changes()
-        if keep and self._frozen_base is not None:
-            self._frozen_base.check()
+        base = self._frozen_base if keep else None
+        try:
+            with self._attributes.in_use(keep):
+                yield
+                self._hidden = self._hidden_changes()
+        except Exception:
+            if base is not None:  # which a visit that fails may have changed, too
+                base.check()
+            raise
+        if base is not None:
+            base.check()
 
     def _hidden_changes(self) -> list[str]:
         plain = self._attributes.plain()

@@ -99,8 +99,9 @@ def plain_values(module: torch.nn.Module) -> dict[str, torch.Tensor] | None:
 
 
 def _add_values(module: torch.nn.Module, prefix: str, found: dict[str, torch.Tensor]) -> bool:
+    kind: Any = type(module)
     if (
-        not _is_plain(type(module))
+        not _is_plain(kind)
         or module._state_dict_hooks
         or module._state_dict_pre_hooks
         or module._load_state_dict_pre_hooks
