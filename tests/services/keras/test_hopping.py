@@ -198,7 +198,7 @@ def plain_fit(case: Case, program: Any) -> tuple[Any, dict[str, float]]:
 
 
 # Other backends choose some by name (test_backends.py).
-TRIED = sample("models of Keras", CASES, quick=3, ci=6) if keras.backend.backend() == "tensorflow" else CASES
+TRIED = sample("models of Keras", CASES, quick=3, ci=4) if keras.backend.backend() == "tensorflow" else CASES
 
 
 @pytest.mark.parametrize("name", TRIED)
