@@ -50,6 +50,25 @@ def test_the_same_configuration_and_code_are_the_same_experiment(
     assert others[-1].run_id == f"{first.run_id}-2"
 
 
+def test_replicates_train_each_point_with_several_seeds_and_are_ranked_by_the_mean(
+    definition: Definition, experiment: Experiment
+) -> None:
+    searcher = {
+        "name": "grid", "metric": "accuracy", "max_length": {"epochs": 1}, "replicates": 2, "max_concurrent_trials": 3
+    }  # fmt: skip
+    lr = {"type": "categorical", "vals": [0.01, 0.05]}
+    code = TRIAL.replace("        torch.manual_seed(5)\n", "")
+    run = experiment(definition(code), hyperparameters={"lr": lr}, searcher=searcher)
+    trials = run.trials().sort_values("number")
+    assert list(trials["point"]) == [0, 0, 1, 1]
+    assert list(trials["replicate"]) == [0, 1, 0, 1]
+    assert [params["lr"] for params in trials["params"]] == [0.01, 0.01, 0.05, 0.05]
+    histories = [trial.history["train_loss"] for trial in run.state.trials.values()]
+    assert histories[0] != histories[1]
+    means = trials.groupby("point")["mean"].first()
+    assert run.best.trial // 2 == means.idxmax()
+
+
 def test_code_runs_among_its_files_and_apart_from_other_trials(
     definition: Definition, experiment: Experiment
 ) -> None:

@@ -13,6 +13,7 @@ from hopyard.experiment.searchers import SEARCHERS, length_of, make_searcher
 from hopyard.search import preview
 from hopyard.search.base import Create, Searcher
 from hopyard.search.preview import _played
+from hopyard.search.replicates import Replicated
 
 COMMON = {"metric": "loss"}
 HYPERPARAMETERS = {
@@ -38,6 +39,12 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
       "max_rungs": 3, "divisor": 2}, HYPERPARAMETERS),
     ({"name": "adaptive_asha", **COMMON, "max_trials": 20, "max_length": {"records": 64}, "bracket_rungs": [2, 1]},
      HYPERPARAMETERS),
+    ({"name": "single", **COMMON, "max_length": {"epochs": 9}, "replicates": 3}, {"constant": 5}),
+    ({"name": "grid", **COMMON, "max_length": {"epochs": 9}, "replicates": 2}, HYPERPARAMETERS),
+    ({"name": "adaptive_asha", **COMMON, "max_trials": 16, "max_length": {"records": 64}, "replicates": 3},
+     HYPERPARAMETERS),
+    ({"name": "async_halving", **COMMON, "max_trials": 12, "num_rungs": 3, "divisor": 3, "max_length": {"batches": 9},
+      "max_concurrent_trials": 9, "replicates": 4}, HYPERPARAMETERS),
     ({"name": "pbt", **COMMON, "population_size": 4, "num_rounds": 3, "length_per_round": {"batches": 5},
       "replace_function": {"truncate_fraction": 0.5}, "explore_function": {"perturb_factor": 0.1}}, HYPERPARAMETERS),
 ]  # fmt: skip
@@ -48,7 +55,9 @@ def made(searcher: dict[str, Any], hyperparameters: dict[str, Any], seed: int = 
     length = length_of(config.searcher)
     assert length is not None
     (visits,) = length.values()
-    return make_searcher(config.searcher, config.hyperparameters, visits, seed)
+    points = make_searcher(config.searcher, config.hyperparameters, visits, seed)
+    replicates = config.searcher.replicates
+    return points if replicates == 1 else Replicated(points, replicates)
 
 
 @pytest.mark.parametrize(("searcher", "hyperparameters"), CASES)

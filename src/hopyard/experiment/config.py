@@ -193,6 +193,8 @@ class ExperimentConfig(Fields):
         """The fields that decide results, with all defaults, as a JSON value for the identity of an experiment."""
         fields = self.model_dump(mode="json", exclude=_WITHOUT_RESULTS)
         fields["searcher"]["smaller_is_better"] = self.mode == "min"
+        if self.searcher.replicates == 1:  # experiments of before have no such field
+            del fields["searcher"]["replicates"]
         return fields | {"resources": {"slots_per_trial": self.resources.slots_per_trial}}
 
     def written(self) -> dict[str, Any]:

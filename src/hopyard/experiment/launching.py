@@ -395,6 +395,7 @@ class ExperimentSearch(Search):
             length.epochs,
             evaluation_metric=config.searcher.metric,
             mode=config.mode,
+            replicates=config.searcher.replicates,
             feature_columns=list(columns),
             label_columns=[],
             num_partitions=length.partitions,

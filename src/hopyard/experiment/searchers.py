@@ -5,9 +5,9 @@ Names and defaults are those of ``hopyard.search.preview``, which takes the same
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from hopyard import search
 from hopyard.experiment.hyperparameters import Fields, search_space
@@ -19,7 +19,9 @@ Length: TypeAlias = Annotated[
     Field(min_length=1, max_length=1, examples=[{"epochs": 8}]),
 ]
 """A length in one unit: ``{"epochs": 8}``."""
-Trials: TypeAlias = Annotated[int, Field(ge=1, description="Trials in all.", examples=[16])]
+Trials: TypeAlias = Annotated[
+    int, Field(ge=1, description="Trials in all; with replicates, points in all.", examples=[16])
+]
 AtOnce: TypeAlias = Annotated[
     int,
     Field(ge=0, description="Trials that train at once, at most; 0: as many as there are.", examples=[16]),
@@ -43,6 +45,29 @@ class AnySearcher(Fields):
     smaller_is_better: bool | None = Field(
         default=None, description="Direction of the metric; known metrics know theirs.", examples=[True]
     )
+    replicates: int = Field(
+        default=1,
+        ge=1,
+        description="Trials of each point, with a seed each; their mean ranks it.",
+        examples=[3],
+    )
+
+    @property
+    def points_at_once(self) -> int:
+        """Points whose trials may train at once; 0: as many as there are."""
+        at_once: int = getattr(self, "max_concurrent_trials", 0)
+        return at_once // self.replicates
+
+    @model_validator(mode="after")
+    def _check_replicates(self) -> Self:
+        at_once = getattr(self, "max_concurrent_trials", 0)
+        if 0 < at_once < self.replicates:
+            raise ValueError(
+                f"has max_concurrent_trials: {at_once} and replicates: {self.replicates}, but all replicates of a "
+                f"point train at once. Write max_concurrent_trials: {self.replicates}, or a multiple of it, or fewer "
+                "replicates."
+            )
+        return self
 
 
 class Single(AnySearcher):
@@ -168,7 +193,7 @@ def length_of(config: SearcherConfig) -> dict[Any, int] | None:
 def make_searcher(
     config: SearcherConfig, hyperparameters: dict[str, Any], visits: int, seed: int
 ) -> search.Searcher:
-    """The searcher that a configuration describes.
+    """The searcher that a configuration describes, of points: of each there are ``replicates`` trials.
 
     Args:
         config, hyperparameters: the configuration's fields of these names.
@@ -186,9 +211,9 @@ def make_searcher(
             return search.FullLength(points, 1, visits)
         case Grid():
             points = points if constant else search.GridPoints(space)
-            return search.FullLength(points, None, visits, config.max_concurrent_trials or None)
+            return search.FullLength(points, None, visits, config.points_at_once or None)
         case Random():
-            return search.FullLength(points, config.max_trials, visits, config.max_concurrent_trials or None)
+            return search.FullLength(points, config.max_trials, visits, config.points_at_once or None)
         case Pbt():
             return search.Pbt(
                 points, space, config.population_size, config.num_rounds, visits, seed=seed,
@@ -198,12 +223,12 @@ def make_searcher(
             divisor = checked_divisor(config.divisor)
             rungs = rungs_in_visits(config.num_rungs, divisor, visits)
             return search.Asha(
-                points, config.max_trials, rungs, divisor, config.max_concurrent_trials, config.stop_once
+                points, config.max_trials, rungs, divisor, config.points_at_once, config.stop_once
             )
     divisor = checked_divisor(config.divisor)
     shares = brackets(
         config.max_trials, visits, divisor, mode=config.mode, max_rungs=config.max_rungs,
-        bracket_rungs=config.bracket_rungs, max_concurrent=config.max_concurrent_trials,
+        bracket_rungs=config.bracket_rungs, max_concurrent=config.points_at_once,
     )  # fmt: skip
     with_rungs = [(share, rungs_in_visits(share.num_rungs, divisor, visits)) for share in shares]
-    return search.AdaptiveAsha(points, with_rungs, divisor, config.max_concurrent_trials, config.stop_once)
+    return search.AdaptiveAsha(points, with_rungs, divisor, config.points_at_once, config.stop_once)

@@ -21,6 +21,7 @@ from hopyard.search.brackets import Share, brackets, checked_divisor, concurrenc
 from hopyard.search.pbt import Pbt, share
 from hopyard.search.points import num_points
 from hopyard.search.proposers import ListPoints
+from hopyard.search.replicates import Replicated
 from hopyard.search.spaces import checked_space
 from hopyard.wording import listed, nearest
 
@@ -181,7 +182,7 @@ def _dummies(number: int) -> ListPoints:
 
 # What the YAML says
 
-_COMMON = {"metric", "smaller_is_better", "source_trial_id", "source_checkpoint_uuid"}
+_COMMON = {"metric", "smaller_is_better", "replicates", "source_trial_id", "source_checkpoint_uuid"}
 _LENGTH = {"max_length", "max_time", "time_metric"}
 _HALVING = {"divisor", "max_concurrent_trials", "stop_once"} | _LENGTH
 
@@ -216,7 +217,14 @@ def _plan(config: Mapping[str, Any]) -> _Plan:
     for flag in ("smaller_is_better", "stop_once"):
         if not isinstance(config.get(flag, False), bool):
             raise UsageError(f"{flag} is {config[flag]!r}, but must be true or false. Write {flag}: false.")
-    return plan(config)
+    made, replicates = plan(config), _replicates(config)
+    if replicates == 1:
+        return made
+    units, searcher = (
+        Counter({units: replicates * trials for units, trials in made.units.items()}),
+        made.searcher,
+    )
+    return _Plan(units, None if searcher is None else lambda seed: Replicated(searcher(seed), replicates))
 
 
 def _check_fields(what: str, fields: Any, needed: set[str], allowed: set[str]) -> None:
@@ -254,7 +262,18 @@ def _units(name: str, length: Any) -> int:
 
 
 def _concurrency(config: Mapping[str, Any]) -> int:
-    return concurrency_given(config.get("max_concurrent_trials", 16))
+    """Points whose trials may train at once; 0: as many as there are."""
+    at_once, replicates = concurrency_given(config.get("max_concurrent_trials", 16)), _replicates(config)
+    if 0 < at_once < replicates:
+        raise UsageError(
+            f"max_concurrent_trials is {at_once} and replicates is {replicates}, but all replicates of a point train "
+            f"at once. Write max_concurrent_trials: {replicates}, or a multiple of it."
+        )
+    return at_once // replicates
+
+
+def _replicates(config: Mapping[str, Any]) -> int:
+    return integer("replicates", config.get("replicates", 1), 1)
 
 
 def _stop_once(config: Mapping[str, Any]) -> bool:
