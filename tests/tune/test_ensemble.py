@@ -336,6 +336,32 @@ def test_models_on_trunks_are_refused(search: Any, make_rows: Any) -> None:
         run.ensemble(3)
 
 
+def test_models_over_one_base_are_an_ensemble(search: Any, make_rows: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    base = torch.nn.Linear(4, 8)
+
+    def made(params: dict[str, Any]) -> TorchEstimator:
+        return TorchEstimator(
+            base=base, model=lambda base: torch.nn.Sequential(base, torch.nn.Linear(8, 2)), optimizer=torch.optim.Adam,
+            optimizer_params={"lr": params["lr"]}, loss=torch.nn.CrossEntropyLoss(), metrics=["accuracy"],
+        )  # fmt: skip
+
+    run = (
+        search(MemoryStore(), estimator_gen_fn=made, num_epochs=1, evaluation_metric="loss")
+        .fit(make_rows())
+        .run
+    )
+    ensemble, rows = run.ensemble(3), make_rows(12, 6)
+    shares = [each["count"] for each in ensemble.params["members"]]
+    members = [
+        run.models[[m.trial for m in run.models].index(each["trial"])] for each in ensemble.params["members"]
+    ]
+    expected = np.average([each.predict(rows) for each in members], axis=0, weights=shares)
+    np.testing.assert_allclose(ensemble.predict(rows), expected, rtol=1e-5, atol=1e-6)
+    ensemble.save(tmp_path / "saved")
+    assert np.array_equal(load_model(tmp_path / "saved").predict(rows), ensemble.predict(rows))
+
+
 def test_outputs_are_averaged_by_their_structure() -> None:
     one, two = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 6.0]])
     mean = torch.tensor([[1.5, 3.0]])
