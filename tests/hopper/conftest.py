@@ -56,6 +56,8 @@ class Found:
     bytes_read: int = 0
     asks_epochs: tuple[str, ...] = ("",)
     ended: tuple[bool, ...] = (False,)
+    kinds: tuple[str | None, ...] = (None,)
+    alone: tuple[str, ...] = ("",)
     bytes_beside: int | None = None
 
 

@@ -89,11 +89,22 @@ class Forward:
         assert self.loss is not None
         labels = self.labels(batch, outputs)
         if check and (self.checks_labels or not training):
-            self.check_fit(outputs, labels)
-            if training:
-                self.loss.check_classes(labels)
+            self._check(outputs, labels, training)
         loss, weight = self.loss(outputs, labels, self.binding.weights(batch), training)
         return BatchResult(scalar(loss), weight, outputs, labels, {})
+
+    def check(self, outputs: Any, batch: Batch) -> None:
+        """Compare the labels of a batch for training with outputs, and with class weights.
+
+        Raises:
+            EstimatorError: they do not fit.
+        """
+        self._check(outputs, self.labels(batch, outputs), training=True)
+
+    def _check(self, outputs: Any, labels: Labels, training: bool) -> None:
+        self.check_fit(outputs, labels)
+        if training and self.loss is not None:
+            self.loss.check_classes(labels)
 
     def outputs(self, batch: Batch) -> Any:
         arguments, keywords = self.binding.arguments(batch)

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from hopyard.data.reading.views import Batch
-from hopyard.errors import DivergedError
+from hopyard.errors import DivergedError, EstimatorError
 from hopyard.training.estimator import batch_sizes
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch.forward import Forward
@@ -34,6 +34,9 @@ WIDTHS = (16, 8, 4)
 LEAST_GAIN = 1.1
 _PROBE_SECONDS = 0.03
 
+_DRAWS = 8
+
+_exact_losses: dict[tuple[str, tuple[int, ...], int], tuple[bool, bool]] = {}
 _widths: dict[tuple[str, int], int | str] = {}
 """By signature and threads: how wide stacks of these models are, or why they train one at a time."""
 
@@ -200,7 +203,9 @@ def _grouped(
 ) -> list[tuple[Sequence[Member], _Lockstep]]:
     width = _width(signature, members, batch)
     starts = range(0, len(members), width)
-    return [(some, _Lockstep.of(some)) for some in (members[start : start + width] for start in starts)]
+    return [
+        (some, _Lockstep.of(signature, some)) for some in (members[start : start + width] for start in starts)
+    ]
 
 
 def measure_members(
@@ -242,7 +247,7 @@ def _input(forward: Forward, batch: Batch) -> torch.Tensor:
 
 
 class _Lockstep:
-    """Losses and gradients of modules of one signature, batch by batch.
+    """Losses and gradients of modules of one ``signature``, batch by batch.
 
     Args:
         forwards: of the members, for labels and losses.
@@ -250,20 +255,22 @@ class _Lockstep:
 
     def __init__(
         self,
+        signature: str,
         modules: Sequence[nn.Module],
         forwards: Sequence[Forward],
         generators: Sequence[torch.Generator],
     ) -> None:
         self._forwards = forwards
         self._loss_is_torchs = isinstance(forwards[0].loss and forwards[0].loss.module, nn.Module)
-        self._at_once: dict[tuple[int, ...], bool] = {}
+        self._signature = signature
         self._stack = Stack([chain_of(module) for module in modules], generators)
         with torch.no_grad():
             self._stack.open()
 
     @classmethod
-    def of(cls, members: Sequence[Member]) -> _Lockstep:
+    def of(cls, signature: str, members: Sequence[Member]) -> _Lockstep:
         return cls(
+            signature,
             [member.parts.head for member in members],
             [member.parts.forward for member in members],
             [member.generator for member in members],
@@ -292,17 +299,44 @@ class _Lockstep:
         self, outputs: torch.Tensor, batch: Batch, share: float | None
     ) -> tuple[list[tuple[torch.Tensor, Any] | Exception], torch.Tensor]:
         """Losses of outputs (members, rows, ...), and the gradient of their sum by the outputs."""
-        shape = tuple(outputs.shape)
-        if self._at_once.get(shape):
-            return self._losses_at_once(outputs, batch, share)
-        found, gradient = self._losses_in_turn(outputs, batch, share)
-        if self._loss_is_torchs and shape not in self._at_once:
-            others, other = self._losses_at_once(outputs, batch, share)
-            self._at_once[shape] = _same(other, gradient) and all(
-                not isinstance(a, Exception) and not isinstance(b, Exception) and _same(a[0], b[0])
-                for a, b in zip(found, others, strict=True)
-            )
+        values, gradients = self._exact(outputs, batch) if self._loss_is_torchs else (False, False)
+        first = self._forwards[0]
+        if gradients and first.checks_labels:
+            try:
+                first.check(outputs[0], batch)
+            except EstimatorError:
+                gradients = False  # each member says so itself
+        if not gradients:
+            return self._losses_in_turn(outputs, batch, share)
+        found, gradient = self._losses_at_once(outputs, batch, share)
+        if not values:
+            with torch.no_grad():
+                results = [
+                    forward.result(own, batch, training=True, check=False)
+                    for forward, own in zip(self._forwards, outputs, strict=True)
+                ]
+            found = [(result.loss, result.weight) for result in results]
         return found, gradient
+
+    def _exact(self, outputs: torch.Tensor, batch: Batch) -> tuple[bool, bool]:
+        """Whether losses that are computed at once have the bits of single ones, and whether gradients have: compared
+        on random outputs when a shape is met first."""
+        key = (self._signature, tuple(outputs.shape), torch.get_num_threads())
+        if key not in _exact_losses:
+            self._losses_in_turn(outputs, batch, None)  # which checks the labels
+            generator = torch.Generator().manual_seed(0)
+            values = gradients = True
+            for _ in range(_DRAWS):
+                drawn = torch.empty_like(outputs).normal_(generator=generator)
+                found, gradient = self._losses_in_turn(drawn, batch, None)
+                others, other = self._losses_at_once(drawn, batch, None)
+                gradients = gradients and _same(other, gradient)
+                values = values and all(
+                    not isinstance(a, Exception) and not isinstance(b, Exception) and _same(a[0], b[0])
+                    for a, b in zip(found, others, strict=True)
+                )
+            _exact_losses[key] = values, gradients
+        return _exact_losses[key]
 
     def _losses_in_turn(
         self, outputs: torch.Tensor, batch: Batch, share: float | None
@@ -360,7 +394,7 @@ def _width(signature: str, members: Sequence[Member], batch: Batch) -> int:
     if chosen is None:
         with generators_kept(members[0].parts.device):
             try:
-                chosen = _probed(members, batch)
+                chosen = _probed(signature, members, batch)
             except (InexactError, NotStackableError) as error:
                 chosen = str(error)
         _widths[signature, torch.get_num_threads()] = chosen
@@ -369,7 +403,7 @@ def _width(signature: str, members: Sequence[Member], batch: Batch) -> int:
     return chosen
 
 
-def _probed(members: Sequence[Member], batch: Batch) -> int | str:
+def _probed(signature: str, members: Sequence[Member], batch: Batch) -> int | str:
     """How wide stacks are to be, or why there are none, by copies of the modules that are computed on one batch."""
     forward = members[0].parts.forward
     module = copy.deepcopy(members[0].parts.head)
@@ -379,7 +413,10 @@ def _probed(members: Sequence[Member], batch: Batch) -> int | str:
         some = members[:width]
         modules = [copy.deepcopy(member.parts.head) for member in some]
         lockstep = _Lockstep(
-            modules, [member.parts.forward for member in some], [_copied(m.generator) for m in some]
+            signature,
+            modules,
+            [member.parts.forward for member in some],
+            [_copied(m.generator) for m in some],
         )
         try:
             _compare(lockstep, some, modules, batch)

@@ -342,7 +342,7 @@ class _Linear(_Layer):
         for name, parameter in modules[0].named_parameters():
             self.parameters[name] = aligned(self.count, *parameter.shape, dtype=parameter.dtype)
             if parameter.requires_grad:
-                self.gradients[name] = torch.zeros_like(self.parameters[name])
+                self.gradients[name] = aligned(self.count, *parameter.shape, dtype=parameter.dtype).zero_()
 
     def forward(self, x: torch.Tensor, training: bool) -> torch.Tensor:
         weight, bias = self.parameters["weight"], self.parameters.get("bias")
@@ -366,7 +366,7 @@ class _Linear(_Layer):
     def backward(self, gradient: torch.Tensor, add: bool) -> torch.Tensor:
         gradient = self._placed("output gradient", gradient)
         for name, whole in self.gradients.items():
-            into = torch.empty_like(whole) if add else whole
+            into = self._buffer(f"{name} gradient", whole.shape[1:], whole.dtype) if add else whole
             self._parameter_gradient(name, gradient, into)
             if add:
                 whole.add_(into)
