@@ -15,6 +15,10 @@ PHRASES = (
         "run the same script again, which returns its result at once.",
         "`hopyard experiment describe` shows its result.",
     ),
+    (
+        "before its first unit; run the same script again to go on",
+        "before its first unit; give the command again",
+    ),
     ("run the same script again to go on", "`hopyard experiment resume` goes on"),
     ("make space, and run the same script again", "make space, and give `hopyard experiment resume`"),
     ("and run the same script again later", "and give `hopyard experiment resume` later"),
