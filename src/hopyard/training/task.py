@@ -15,5 +15,4 @@ def run_tagged(request: UnitRequest, like: WorkerFacts) -> UnitResult:
         WorkerMismatchError: it is not: its results would be others.
     """
     check_alike(like)
-    set_tag("trial " + ", ".join(map(str, request.trials)))
-    return run_unit(request)
+    return run_unit(request, lambda trial: set_tag(f"trial {trial}"))

@@ -45,10 +45,10 @@ from hopyard.training.session import Session
 residents: Residents = Residents()
 
 
-def run_unit(request: UnitRequest) -> UnitResult:
+def run_unit(request: UnitRequest, turn: Callable[[int], None] = lambda trial: None) -> UnitResult:
     """Train or validate the pack's trials on one partition.
 
-    The result depends on the request and the store alone, not on what this process did before.
+    ``turn`` is told of which trial code is run next. The result depends on the request and the store alone, not on what this process did before.
 
     Raises:
         StorageError: the store failed; nothing is half-written and the unit can be repeated.
@@ -60,7 +60,7 @@ def run_unit(request: UnitRequest) -> UnitResult:
     ends_epoch = (request.position + 1) % len(program.train_partitions) == 0
     visit = Visit(partitions[request.partition], program.seed, request.epoch, request.partition, ends_epoch)
     with Session(program.threads) as session:
-        units = [_TrialUnit(request, index, program, session) for index in range(len(request.trials))]
+        units = [_TrialUnit(request, index, program, session, turn) for index in range(len(request.trials))]
         if request.together:
             _visit_together(units, visit)
         done = [unit.run(visit) for unit in units]
@@ -132,8 +132,16 @@ class _TrialUnit:
             the exception that ended it; None: the visit is still to be made.
     """
 
-    def __init__(self, request: UnitRequest, index: int, program: Program, session: Session) -> None:
+    def __init__(
+        self,
+        request: UnitRequest,
+        index: int,
+        program: Program,
+        session: Session,
+        turn: Callable[[int], None],
+    ) -> None:
         self._request = request
+        self._turn = turn
         self._index = index
         self._program = program
         self._session = session
@@ -192,6 +200,7 @@ class _TrialUnit:
     def _caught(self, do: Callable[[], _Done | None]) -> _Done | None:
         """The answer of ``do``; a failure that is the trial's own becomes evidence."""
         request = self._request
+        self._turn(self._trial)
         try:
             return do()
         except (StorageError, WorkerError) as error:

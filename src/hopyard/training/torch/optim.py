@@ -122,7 +122,7 @@ def _fused_groups(optimizer: torch.optim.Optimizer) -> list[_FusedGroup] | None:
     groups = []
     for options in optimizer.param_groups:
         parameters = [parameter for parameter in options["params"] if parameter.grad is not None]
-        states = [optimizer.state[parameter] for parameter in parameters]
+        states = [optimizer.state.get(parameter, {}) for parameter in parameters]
         counters = [state["step"] for state in states if "step" in state]
         if len({parameter.dtype for parameter in parameters} | {p.device for p in parameters}) > 2:
             return None

@@ -95,12 +95,25 @@ def signature_of(parts: Parts) -> str:
     ]
     weights = loss.module.state_dict() if isinstance(loss.module, nn.Module) else {}
     loss_of = [
-        repr(loss.module),
+        _described(loss.module),
         {name: weight.tolist() for name, weight in weights.items()},
         given.class_weight,
     ]
     columns = [binding.signature, binding.besides, parts.trunk_weights]
     return repr([layers, loss_of, columns, given.batch_size, given.accumulate, parts.flags])
+
+
+def _described(thing: Any) -> Any:
+    """Kind and options of a layer or loss; texts of PyTorch's leave some out. Of functions the name: each member calls
+    its own."""
+    if isinstance(thing, types.FunctionType):
+        return thing.__module__, thing.__qualname__
+    options = {
+        name: value
+        for name, value in vars(thing).items()
+        if isinstance(value, (bool, int, float, str, tuple)) and name != "training"
+    }
+    return repr(thing), sorted(options.items())
 
 
 def _is_torchs(thing: Any) -> bool:

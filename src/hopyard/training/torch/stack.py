@@ -86,7 +86,7 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
     if any(value for name, value in vars(module).items() if name.endswith("_hooks")):
         raise NotStackableError(f"the {type(module).__name__} has hooks")
     kind = type(module)
-    if kind in (nn.Linear, nn.Dropout, *_POINTWISE, *_ONE_BY_ONE):
+    if kind in (nn.Linear, nn.Dropout, Squeeze, *_POINTWISE, *_ONE_BY_ONE):
         if getattr(module, "inplace", False) and kind not in (nn.ReLU, nn.Dropout):
             raise NotStackableError(f"the {kind.__name__} works in place")
         if kind is nn.BatchNorm1d and getattr(module, "momentum", None) is None:
@@ -541,16 +541,16 @@ class _Pointwise(_Each):
         if not self._whole:
             return super().forward(x, training)
         if not training:
-            whole: torch.Tensor = self.modules[0](x)
-            return whole
+            output: torch.Tensor = self.modules[0](x)
+            return output
         with torch.enable_grad():
             self._input = x.detach().requires_grad_()
             self._output: torch.Tensor = self.modules[0](self._input)
-        return self._output.detach()
+        output = self._output.detach()
+        return output
 
     def backward(self, gradient: torch.Tensor, add: bool) -> torch.Tensor:
         if not self._whole:
             return super().backward(gradient, add)
-        found: torch.Tensor
-        (found,) = torch.autograd.grad(self._output, self._input, gradient)
-        return found
+        gradients: tuple[torch.Tensor, ...] = torch.autograd.grad(self._output, self._input, gradient)
+        return gradients[0]
