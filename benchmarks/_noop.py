@@ -31,6 +31,8 @@ class Found:
     bytes_beside: int | None = None
     asks_epochs: tuple[str, ...] = ()
     ended: tuple[bool, ...] = (False,)
+    kinds: tuple[str | None, ...] = (None,)
+    alone: tuple[str, ...] = ("",)
 
 
 def nothing(unit: Unit) -> Found:

@@ -68,6 +68,7 @@ def replayed(records: Sequence[JournalRecord]) -> tuple[RunState, Decisions, lis
 class Found:
     errors, rows, bytes_written, bytes_moved, bytes_read = (None,), 1, 1, 0, 0
     asks_epochs, bytes_beside, ended = ("",), None, (False,)
+    kinds, alone = (None,), ("",)
 
     def __init__(self, state: StateRef | None, metrics: dict[str, Any]) -> None:
         self.states, self.metrics = (state,), (metrics,)

@@ -33,8 +33,9 @@ from hopyard.objects import derive_seed
 from hopyard.training.estimator import Context, OneBatch, Replica, Visit
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch.binding import Binding
-from hopyard.training.torch.estimator import TorchEstimator, TorchReplica
+from hopyard.training.torch.estimator import TorchEstimator
 from hopyard.training.torch.forward import Forward
+from hopyard.training.torch.replica import TorchReplica
 from hopyard.training.torch.validation import measure
 
 _LOADERS = "a torch.utils.data.DataLoader, or context.dataset('train').loader(...)"

@@ -231,6 +231,7 @@ class RunState:
         self.header: JournalRecord = {}
         self.trials: dict[int, TrialState] = {}
         self.units: int = 0
+        """Units done, of each trial by itself."""
         self.sessions: int = 0
         self.session: JournalRecord = {}
         """The record of the last driver's session; empty before the first."""
@@ -461,7 +462,7 @@ class RunState:
         self.finished, self.paused = record["status"], False
 
     def _apply_unit(self, record: JournalRecord) -> None:
-        self.units += 1
+        self.units += len(record["t"])
         self._tick(record["z"])
         for slot, number in enumerate(record["t"]):
             trial = self.trials[number]

@@ -76,7 +76,8 @@ def check_trial(
             replica.state()
             phase = "build"
             trunk, asks_epochs = replica.trunk_weights, replica.asks_epochs()
-            weight_column, alone = replica.weight_column, replica.trains_alone
+            weight_column = replica.weight_column
+            alone = "" if replica.signature else replica.trains_alone
             del replica
             # What was trained must not come back. Another trial: what is random differs.
             other = build_in_session(program, params, trial + 1, session)

@@ -230,8 +230,9 @@ class Replica(ABC):
         raise NotImplementedError
 
     @classmethod
-    def validate_together(cls, replicas: Sequence[Any], visit: Visit) -> list[MetricSet | Exception]:
-        """Validate replicas of one signature: of each the answer of ``validate``, or the exception that ended it."""
+    def validate_together(cls, replicas: Sequence[Any], visit: Visit) -> list[MetricSet | Exception] | None:
+        """Validate replicas of one signature: of each the answer of ``validate``, or the exception that ended it; None:
+        they must be validated one by one."""
         raise NotImplementedError
 
     @abstractmethod

@@ -48,7 +48,10 @@ residents: Residents = Residents()
 def run_unit(request: UnitRequest, turn: Callable[[int], None] = lambda trial: None) -> UnitResult:
     """Train or validate the pack's trials on one partition.
 
-    ``turn`` is told of which trial code is run next. The result depends on the request and the store alone, not on what this process did before.
+    The result depends on the request and the store alone, not on what this process did before.
+
+    Args:
+        turn: is told the number of the trial whose code runs next.
 
     Raises:
         StorageError: the store failed; nothing is half-written and the unit can be repeated.

@@ -21,8 +21,8 @@ from hopyard.torch import TorchEstimator
 from hopyard.training.estimator import Context, OneBatch, Visit
 from hopyard.training.session import Session
 from hopyard.training.torch import pack, stack
-from hopyard.training.torch.estimator import TorchReplica
-from hopyard.training.torch.optim import Steps
+from hopyard.training.torch.optim import OptimizerSteps
+from hopyard.training.torch.replica import TorchReplica
 
 ROWS, WIDTH = 83, 7
 RNG = np.random.default_rng(5)
@@ -332,7 +332,7 @@ def test_members_that_would_differ_are_trained_alone(monkeypatch: pytest.MonkeyP
     forward = stack._ReLU.forward
     monkeypatch.setattr(stack._ReLU, "forward", lambda self, x, training: forward(self, x, training) * 1.001)
     with Session(1):
-        members = replicas(small, 3)
+        members = replicas(lambda number: {**small(number), **OPTIONS["by epoch"]}, 3)
         before = [digests(replica) for replica in members]
         assert together(members, visits()[0]) is None
         assert [digests(replica) for replica in members] == before
@@ -493,7 +493,7 @@ def test_steps_are_those_of_the_optimizer(name: str) -> None:
     other = copy.deepcopy(model)
     own, others = optimizer_of(model), optimizer_of(other)
     schedules = [torch.optim.lr_scheduler.StepLR(each, 2, 0.5) for each in (own, others)]
-    steps = Steps(own)
+    steps = OptimizerSteps(own)
     for number in range(9):
         x = torch.randn(6, 4) * 0.1
         for each in (model, other):

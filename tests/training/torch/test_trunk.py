@@ -30,7 +30,7 @@ from hopyard.objects.identity.usercode import is_user_module
 from hopyard.torch import TorchEstimator
 from hopyard.training import Program, check_trial
 from hopyard.training.estimator import Context
-from hopyard.training.torch.estimator import TorchReplica
+from hopyard.training.torch.replica import TorchReplica
 from hopyard.training.torch.state import from_tree
 from hopyard.training.torch.trunk import ROWS_AT_ONCE, Trunk, frozen, weights_digest
 from hopyard.training.unit import residents

@@ -24,9 +24,10 @@ from hopyard.training.lightning.trainer import SearchTrainer
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch.attributes import Owner
 from hopyard.training.torch.binding import Binding
-from hopyard.training.torch.estimator import TorchEstimator, TorchReplica
+from hopyard.training.torch.estimator import TorchEstimator
 from hopyard.training.torch.forward import BatchResult, Forward, scalar, shape_of
 from hopyard.training.torch.optim import options
+from hopyard.training.torch.replica import TorchReplica
 from hopyard.training.torch.training import TrainingPass, steps_skipped
 from hopyard.training.transforms import BatchTransform
 from hopyard.wording import nearest

@@ -12,7 +12,8 @@ from torch import nn
 
 from hopyard.errors import EstimatorError
 from hopyard.training.estimator import Context, Estimator, Replica
-from hopyard.training.torch.estimator import TorchEstimator, TorchReplica
+from hopyard.training.torch.estimator import TorchEstimator
+from hopyard.training.torch.replica import TorchReplica
 
 
 class MeanOfModels(nn.Module):

@@ -67,7 +67,7 @@ def can_be_fused(optimizer: type, arguments: dict[str, Any], model: nn.Module) -
     )
 
 
-class Steps:
+class OptimizerSteps:
     """Steps of an optimizer.
 
     After the first step, the fused forms of Adam, AdamW and SGD are called as ``torch.optim`` calls them, with lists of

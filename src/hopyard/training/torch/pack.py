@@ -13,21 +13,24 @@ import copy
 import time
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
 from hopyard.data.reading.views import Batch
 from hopyard.errors import DivergedError, EstimatorError
-from hopyard.training.estimator import batch_sizes
+from hopyard.training.estimator import Visit, batch_sizes
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch.forward import Forward
 from hopyard.training.torch.session import Flags, generators_kept
-from hopyard.training.torch.stack import NotStackableError, Stack, chain_of
+from hopyard.training.torch.stack import Stack, chain_of
 from hopyard.training.torch.training import Sums, TrainingPass, groups_of
 from hopyard.training.torch.validation import add_batch
+
+_Found = TypeVar("_Found")
 
 WIDTHS = (16, 8, 4)
 """Members of a stack, at most."""
@@ -57,12 +60,8 @@ class Parts(NamedTuple):
     trunk_weights: str | None
 
 
-def signature_of(parts: Parts) -> str:
-    """A text that is equal for replicas that may train together.
-
-    Raises:
-        NotStackableError: this one trains alone; says why.
-    """
+def signature_of(parts: Parts) -> tuple[str, str]:
+    """A text that is equal for replicas that may train together, or empty; and why this one trains alone."""
     given, loss, binding = parts.estimator, parts.forward.loss, parts.forward.binding
     named = isinstance(given.inputs, Mapping)
     refusals = [
@@ -81,8 +80,11 @@ def signature_of(parts: Parts) -> str:
     ]
     for refused, why in refusals:
         if refused:
-            raise NotStackableError(why)
+            return "", why
     assert loss is not None
+    chain = chain_of(parts.head)
+    if isinstance(chain, str):
+        return "", chain
     layers = [
         (
             repr(layer),
@@ -91,7 +93,7 @@ def signature_of(parts: Parts) -> str:
                 for parameter in layer.parameters()
             ],
         )
-        for layer in chain_of(parts.head)
+        for layer in chain
     ]
     weights = loss.module.state_dict() if isinstance(loss.module, nn.Module) else {}
     loss_of = [
@@ -100,7 +102,7 @@ def signature_of(parts: Parts) -> str:
         given.class_weight,
     ]
     columns = [binding.signature, binding.besides, parts.trunk_weights]
-    return repr([layers, loss_of, columns, given.batch_size, given.accumulate, parts.flags])
+    return repr([layers, loss_of, columns, given.batch_size, given.accumulate, parts.flags]), ""
 
 
 def _described(thing: Any) -> Any:
@@ -130,11 +132,7 @@ def _is_pure(loss: Any) -> bool:
 # Members --------------------------------------------------------------------------------------
 
 
-class InexactError(Exception):
-    """Members of a pack would not have the bits that they have alone, or be no faster; says which."""
-
-
-class Member:
+class PackMember:
     """A replica in a pack.
 
     Args:
@@ -173,28 +171,105 @@ class Member:
         return self.error
 
 
+def train_together(
+    replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]
+) -> list[dict[str, list[float]] | Exception] | None:
+    """See :meth:`hopyard.training.estimator.Replica.train_together`."""
+    contexts = [replica.in_training(visit) for replica in replicas]
+    entered = [context.__enter__() for context in contexts]
+    members = [
+        PackMember(replica.parts(), training, seed)
+        for replica, (training, _), seed in zip(replicas, entered, seeds, strict=True)
+    ]
+    first = replicas[0]
+    failure: BaseException | None = None
+    try:
+        if not train_members(first.signature, members, first.training_batches(visit), len(visit.rows)):
+            failure = _NothingTrainedError()
+    except BaseException as error:
+        failure = error
+    found = [
+        _left(context, failure or member.failure(sums)) or sums.totals()
+        for context, (_, sums), member in zip(contexts, entered, members, strict=True)
+    ]
+    return None if isinstance(failure, _NothingTrainedError) else _without_interrupts(found, failure)
+
+
+def validate_together(replicas: Sequence[Any], visit: Visit) -> list[MetricSet | Exception] | None:
+    """See :meth:`hopyard.training.estimator.Replica.validate_together`."""
+    contexts = [replica.in_validation() for replica in replicas]
+    for context in contexts:
+        context.__enter__()
+    metrics: list[MetricSet] = [replica.fresh_metrics() for replica in replicas]
+    errors: Sequence[Exception | None] | None = None
+    failure: BaseException | None = None
+    try:
+        batches = replicas[0].validation_batches(visit)
+        errors = measure_members([replica.parts() for replica in replicas], batches, metrics)
+    except BaseException as error:
+        failure = error
+    found = [
+        _left(context, failure or error) or measured
+        for context, error, measured in zip(contexts, errors or [None] * len(metrics), metrics, strict=True)
+    ]
+    kept = _without_interrupts(found, failure)
+    return kept if errors is not None else None
+
+
+class _NothingTrainedError(Exception):
+    """Members of a pack are to be trained alone."""
+
+
+def _left(context: AbstractContextManager[Any], error: BaseException | None) -> BaseException | None:
+    """Leave a context, by an exception if there is one. Returns that, or what leaving has raised."""
+    try:
+        context.__exit__(None if error is None else type(error), error, None)
+    except BaseException as raised:
+        return raised
+    return error
+
+
+def _without_interrupts(
+    found: list[_Found | BaseException], failure: BaseException | None
+) -> list[_Found | Exception]:
+    """
+    Raises:
+        BaseException: ``failure``, if there is one, or what is no failure of a trial.
+    """
+    if failure is not None:
+        raise failure
+    kept: list[_Found | Exception] = []
+    for each in found:
+        if isinstance(each, BaseException) and not isinstance(each, Exception):
+            raise each
+        kept.append(each)
+    return kept
+
+
 def train_members(
-    signature: str, members: Sequence[Member], batches: Iterable[tuple[Batch, int]], rows: int
-) -> None:
+    signature: str, members: Sequence[PackMember], batches: Iterable[tuple[Batch, int]], rows: int
+) -> bool:
     """Train replicas of one signature on the batches of a visit.
 
     Args:
         batches: placed, each with its number of rows.
         rows: of all batches.
 
-    Raises:
-        InexactError: they must be trained one by one; nothing of them has changed.
+    Returns: whether they were trained; else they must be trained one by one, and nothing of them has changed.
     """
     first = members[0].parts
     sizes = batch_sizes(rows, first.estimator.batch_size)
     shares, ends = groups_of(sizes, first.estimator.accumulate)
     shares = None if first.forward.loss_is_sum else shares
-    groups: list[tuple[Sequence[Member], _Lockstep]] = []
+    groups: list[tuple[Sequence[PackMember], _Lockstep]] = []
     begins = True
     try:
         for number, (batch, size) in enumerate(batches):
             if not groups:
-                groups = _grouped(signature, members, batch)
+                width = _width(signature, members, batch)
+                if isinstance(width, str):
+                    return False
+                groups = _grouped(signature, members, width)
             ends_here = ends is None or number in ends
             for some, lockstep in groups:
                 losses = lockstep.gradients(batch, None if shares is None else shares[number], add=not begins)
@@ -209,12 +284,12 @@ def train_members(
     finally:
         for _, lockstep in groups:
             lockstep.close()
+    return True
 
 
 def _grouped(
-    signature: str, members: Sequence[Member], batch: Batch
-) -> list[tuple[Sequence[Member], _Lockstep]]:
-    width = _width(signature, members, batch)
+    signature: str, members: Sequence[PackMember], width: int
+) -> list[tuple[Sequence[PackMember], _Lockstep]]:
     starts = range(0, len(members), width)
     return [
         (some, _Lockstep.of(signature, some)) for some in (members[start : start + width] for start in starts)
@@ -223,20 +298,23 @@ def _grouped(
 
 def measure_members(
     members: Sequence[Parts], batches: Iterable[Batch], metrics: Sequence[MetricSet]
-) -> list[Exception | None]:
+) -> list[Exception | None] | None:
     """Add batches, which are placed, to the metrics of replicas of one signature.
 
-    Returns: of each replica the exception that ended it, or None.
+    Returns: of each replica the exception that ended it, or None; None for all: they must be validated one by one.
     """
     found: list[Exception | None] = [None] * len(members)
-    stack = Stack([chain_of(member.head) for member in members], [torch.default_generator] * len(members))
+    stack = Stack([member.head for member in members], [torch.default_generator] * len(members))
     with torch.no_grad():
         stack.open()
         try:
             for member in members:
                 member.head.eval()
             for batch in batches:
-                outputs = stack.forward(_input(members[0].forward, batch), training=False)
+                given = _input(members[0].forward, batch)
+                if not _fits(members[0], given):
+                    return None
+                outputs = stack.forward(given, training=False)
                 for slot, (member, metric) in enumerate(zip(members, metrics, strict=True)):
                     if found[slot] is None:
                         try:
@@ -247,6 +325,12 @@ def measure_members(
         finally:
             stack.close(changed=False)
     return found
+
+
+def _fits(member: Parts, given: torch.Tensor) -> bool:
+    """Whether layers are given rows of one dimension, which are what is stacked."""
+    chain = chain_of(member.head)
+    return given.dim() == 2 or isinstance(chain[0], nn.Flatten)
 
 
 def _input(forward: Forward, batch: Batch) -> torch.Tensor:
@@ -276,12 +360,12 @@ class _Lockstep:
         self._forwards = forwards
         self._loss_is_torchs = isinstance(forwards[0].loss and forwards[0].loss.module, nn.Module)
         self._signature = signature
-        self._stack = Stack([chain_of(module) for module in modules], generators)
+        self._stack = Stack(modules, generators)
         with torch.no_grad():
             self._stack.open()
 
     @classmethod
-    def of(cls, signature: str, members: Sequence[Member]) -> _Lockstep:
+    def of(cls, signature: str, members: Sequence[PackMember]) -> _Lockstep:
         return cls(
             signature,
             [member.parts.head for member in members],
@@ -397,28 +481,21 @@ def width_of(signature: str) -> int | str | None:
     return _widths.get((signature, torch.get_num_threads()))
 
 
-def _width(signature: str, members: Sequence[Member], batch: Batch) -> int:
-    """Number of members that a stack takes.
-
-    Raises:
-        InexactError: they gain nothing together, or have not their bits.
-    """
+def _width(signature: str, members: Sequence[PackMember], batch: Batch) -> int | str:
+    """Number of members that a stack takes; or why they gain nothing together, or have not their bits."""
     chosen = width_of(signature)
     if chosen is None:
         with generators_kept(members[0].parts.device):
-            try:
-                chosen = _probed(signature, members, batch)
-            except (InexactError, NotStackableError) as error:
-                chosen = str(error)
+            chosen = _probed(signature, members, batch)
         _widths[signature, torch.get_num_threads()] = chosen
-    if isinstance(chosen, str):
-        raise InexactError(chosen)
     return chosen
 
 
-def _probed(signature: str, members: Sequence[Member], batch: Batch) -> int | str:
+def _probed(signature: str, members: Sequence[PackMember], batch: Batch) -> int | str:
     """How wide stacks are to be, or why there are none, by copies of the modules that are computed on one batch."""
     forward = members[0].parts.forward
+    if not _fits(members[0].parts, given := _input(forward, batch)):
+        return f"rows of its input have {given.dim() - 1} dimensions"
     module = copy.deepcopy(members[0].parts.head)
     alone = _seconds(lambda: _own_gradients(module, forward, batch))
     gains: dict[int, float] = {}
@@ -432,7 +509,8 @@ def _probed(signature: str, members: Sequence[Member], batch: Batch) -> int | st
             [_copied(m.generator) for m in some],
         )
         try:
-            _compare(lockstep, some, modules, batch)
+            if differs := _differs(lockstep, some, modules, batch):
+                return differs
             gains[width] = alone * width / _seconds(partial(lockstep.gradients, batch, None, add=False))
         finally:
             lockstep.close()
@@ -442,29 +520,22 @@ def _probed(signature: str, members: Sequence[Member], batch: Batch) -> int | st
     return max(width, WIDTHS[0]) if width == len(members) else width
 
 
-def _compare(
-    lockstep: _Lockstep, members: Sequence[Member], modules: Sequence[nn.Module], batch: Batch
-) -> None:
-    """
-    Raises:
-        InexactError: losses or gradients are not those of the members' own modules.
-    """
+def _differs(
+    lockstep: _Lockstep, members: Sequence[PackMember], modules: Sequence[nn.Module], batch: Batch
+) -> str:
+    """A sentence on a loss or gradient that has not the bits of the member's own module; empty: all have."""
     losses = lockstep.gradients(batch, None, add=False)
     for member, module, found in zip(members, modules, losses, strict=True):
         own = copy.deepcopy(member.parts.head)
         torch.set_rng_state(member.generator.get_state())
         loss, gradients = _own_gradients(own, member.parts.forward, batch)
-        if isinstance(found, Exception):
-            raise InexactError("the loss fails on the first batch")
-        if not _same(loss, found[0]):
-            raise InexactError("the loss would not have the same bits")
-        trained = {
-            name: parameter.grad for name, parameter in module.named_parameters() if parameter.requires_grad
-        }
-        for name, gradient in zip(trained, gradients, strict=True):
-            other = trained[name]
-            if other is None or not _same(gradient, other):
-                raise InexactError(f"the gradient of {name} would not have the same bits")
+        if isinstance(found, Exception) or not _same(loss, found[0]):
+            return "the loss would not have the same bits"
+        trained = [(name, each.grad) for name, each in module.named_parameters() if each.requires_grad]
+        for (name, stacked), gradient in zip(trained, gradients, strict=True):
+            if stacked is None or not _same(gradient, stacked):
+                return f"the gradient of {name} would not have the same bits"
+    return ""
 
 
 def _own_gradients(

@@ -58,43 +58,42 @@ _FUNCTIONS: dict[Any, type[nn.Module]] = {
 """Layers by the functions and methods that ``forward`` may call instead, with the layer's default arguments."""
 
 
-class NotStackableError(Exception):
+class _NotAChainError(Exception):
     """A model's computation is not known layer by layer; says why."""
 
 
 # Chains ---------------------------------------------------------------------------------------
 
 
-def chain_of(module: nn.Module) -> list[nn.Module]:
-    """The layers that ``module`` applies to its one input, one after another.
-
-    Raises:
-        NotStackableError: it does something else.
-    """
-    layers = list(_layers(module))
+def chain_of(module: nn.Module) -> list[nn.Module] | str:
+    """The layers that ``module`` applies to its one input, one after another; or why it does something else."""
+    try:
+        layers = list(_layers(module))
+    except _NotAChainError as error:
+        return str(error)
     if not any(type(layer) is nn.Linear for layer in layers):
-        raise NotStackableError("the model has no nn.Linear")
+        return "the model has no nn.Linear"
     tensors = [id(tensor) for layer in layers for tensor in layer.state_dict(keep_vars=True).values()]
     if len(set(tensors)) < len(tensors):
-        raise NotStackableError("layers share parameters")
+        return "layers share parameters"
     if set(tensors) != {id(tensor) for tensor in module.state_dict(keep_vars=True).values()}:
-        raise NotStackableError("the model has parameters or buffers outside of its layers")
+        return "the model has parameters or buffers outside of its layers"
     return layers
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
     if any(value for name, value in vars(module).items() if name.endswith("_hooks")):
-        raise NotStackableError(f"the {type(module).__name__} has hooks")
+        raise _NotAChainError(f"the {type(module).__name__} has hooks")
     kind = type(module)
     if kind in (nn.Linear, nn.Dropout, Squeeze, *_POINTWISE, *_ONE_BY_ONE):
         if getattr(module, "inplace", False) and kind not in (nn.ReLU, nn.Dropout):
-            raise NotStackableError(f"the {kind.__name__} works in place")
+            raise _NotAChainError(f"the {kind.__name__} works in place")
         if kind is nn.BatchNorm1d and getattr(module, "momentum", None) is None:
-            raise NotStackableError("the BatchNorm1d has no momentum")
+            raise _NotAChainError("the BatchNorm1d has no momentum")
         yield module
     elif isinstance(module, nn.Flatten) and kind is nn.Flatten:
         if (module.start_dim, module.end_dim) != (1, -1):
-            raise NotStackableError("the Flatten keeps other dimensions than the first")
+            raise _NotAChainError("the Flatten keeps other dimensions than the first")
         yield module
     elif kind.forward is nn.Sequential.forward:
         for part in module:  # type: ignore[attr-defined]
@@ -114,7 +113,7 @@ def _traced(module: nn.Module) -> Iterator[nn.Module]:
     """The layers that the module's ``forward`` applies, where it is a chain too."""
     name = type(module).__name__
     if type(module).__module__.startswith("torch."):
-        raise NotStackableError(f"nn.{name} is not among the layers that are stacked")
+        raise _NotAChainError(f"nn.{name} is not among the layers that are stacked")
     graphs = []
     before, was_training = _surroundings(module), module.training
     try:
@@ -122,16 +121,16 @@ def _traced(module: nn.Module) -> Iterator[nn.Module]:
             module.training = training
             graphs.append(_Leaves().trace(module))
     except Exception as error:  # whatever a forward does that is not for proxies
-        raise NotStackableError(
+        raise _NotAChainError(
             f"the forward of {name} cannot be traced ({type(error).__name__}: {str(error).splitlines()[0][:120]})"
         ) from error
     finally:
         module.training = was_training
     if _surroundings(module) != before:
-        raise NotStackableError(f"the forward of {name} draws random numbers, or counts")
+        raise _NotAChainError(f"the forward of {name} draws random numbers, or counts")
     layers, others = (list(_steps(graph, module, name)) for graph in graphs)
     if list(map(_alike, layers)) != list(map(_alike, others)):
-        raise NotStackableError(f"the forward of {name} does another thing in training than in evaluation")
+        raise _NotAChainError(f"the forward of {name} does another thing in training than in evaluation")
     for layer in layers:
         yield from _layers(layer)
 
@@ -157,14 +156,14 @@ def _steps(graph: torch.fx.Graph, module: nn.Module, name: str) -> Iterator[nn.M
     for node in graph.nodes:
         if node.op == "placeholder":
             if previous is not None:
-                raise NotStackableError(f"the forward of {name} takes several inputs")
+                raise _NotAChainError(f"the forward of {name} takes several inputs")
             previous = node
             continue
         chained = node.args and node.args[0] is previous and previous is not None and len(previous.users) == 1
         if not chained or (
             node.op != "output" and any(isinstance(each, torch.fx.Node) for each in node.args[1:])
         ):
-            raise NotStackableError(
+            raise _NotAChainError(
                 f"the forward of {name} is no chain of layers, each on the output of the one before"
             )
         if node.op == "call_module" and len(node.args) == 1 and not node.kwargs:
@@ -187,7 +186,7 @@ def _of_function(node: torch.fx.Node, name: str) -> nn.Module:
     target = (
         node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
     )
-    raise NotStackableError(f"the forward of {name} calls {target}, which is not among what is stacked")
+    raise _NotAChainError(f"the forward of {name} calls {target}, which is not among what is stacked")
 
 
 class Squeeze(nn.Module):
@@ -218,11 +217,12 @@ class Stack:
     member are slots of stacked tensors.
 
     Args:
-        chains: of each member the layers, from :func:`chain_of`; all alike.
+        modules: of the members; all alike, and chains.
         generators: of each member, for what dropout draws.
     """
 
-    def __init__(self, chains: Sequence[list[nn.Module]], generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, modules: Sequence[nn.Module], generators: Sequence[torch.Generator]) -> None:
+        chains = [list(_layers(module)) for module in modules]
         self.count: int = len(chains)
         self._own: list[tuple[nn.Parameter, torch.Tensor]] = []
         self._layers: list[_Layer] = []
@@ -346,8 +346,6 @@ class _Linear(_Layer):
 
     def forward(self, x: torch.Tensor, training: bool) -> torch.Tensor:
         weight, bias = self.parameters["weight"], self.parameters.get("bias")
-        if x.dim() != 3:
-            raise NotStackableError(f"a Linear layer has inputs of {x.dim() - 1} dimensions")
         self._x = x = self._placed("input", x)
         rows, outputs = x.shape[1], weight.shape[1]
         self._exact = _exact(
@@ -536,18 +534,17 @@ class _Each(_Layer):
 class _Pointwise(_Each):
     """A function of each number: for all members at once, where ends of vectors do not differ by it."""
 
+    _input: torch.Tensor
+    _output: torch.Tensor
+
     def forward(self, x: torch.Tensor, training: bool) -> torch.Tensor:
         self._whole = x[0].numel() % _SLOT_BYTES == 0 and torch.get_num_threads() == 1
         if not self._whole:
             return super().forward(x, training)
-        if not training:
-            output: torch.Tensor = self.modules[0](x)
-            return output
-        with torch.enable_grad():
-            self._input = x.detach().requires_grad_()
-            self._output: torch.Tensor = self.modules[0](self._input)
-        output = self._output.detach()
-        return output
+        self._input = x.detach().requires_grad_(training)
+        with torch.set_grad_enabled(training):
+            self._output = self.modules[0](self._input)
+        return self._output.detach()
 
     def backward(self, gradient: torch.Tensor, add: bool) -> torch.Tensor:
         if not self._whole:

@@ -13,7 +13,7 @@ import torch
 
 from hopyard.errors import DivergedError
 from hopyard.training.torch.forward import BatchResult, Forward
-from hopyard.training.torch.optim import Steps
+from hopyard.training.torch.optim import OptimizerSteps
 
 _FLUSH = 256
 
@@ -37,7 +37,7 @@ class TrainingPass:
     ) -> None:
         self._forward = forward
         self._optimizer = optimizer
-        self._steps = Steps(optimizer)
+        self._steps = OptimizerSteps(optimizer)
         self._scheduler = scheduler
         self._scaler = scaler
         self._accumulate = accumulate
@@ -74,9 +74,10 @@ class TrainingPass:
                 self._divide_gradients(group)
                 group = 0.0
                 update()
+        self.close()
 
     def close(self) -> None:
-        """End the pass, after its last step."""
+        """End the pass after its last step, if a call of ``run`` has not done so."""
         self._steps.close()
 
     def _divide_gradients(self, by: Any) -> None:
