@@ -43,14 +43,18 @@ def follow(position: Position, unit: Unit, layout: Layout) -> Position:
 class Driver:
     """Carries out instructions and chooses, at random, what happens next."""
 
-    def __init__(self, scheduler: Scheduler, workers: int, seed: int, free: bool = False) -> None:
+    def __init__(
+        self, scheduler: Scheduler, workers: int, seed: int, free: bool = False, most: int = 1
+    ) -> None:
         self.scheduler, self.random, self.free = scheduler, random.Random(seed), free
         self.layout = scheduler.layout
-        self.running: dict[int, Unit] = {}
+        self.running: dict[int, tuple[Unit, ...]] = {}
         self.done: dict[int, list[Unit]] = defaultdict(list)
         self.position: dict[int, Position] = {}
         self.durable: dict[int, tuple[int, Position]] = {}
         self.target: dict[int, int] = {}
+        self.kind: dict[int, str | None] = {}
+        self.most = most
         self.up: set[int] = set()
         self.anywhere: set[int] = set()
         for worker in range(workers):
@@ -60,15 +64,22 @@ class Driver:
         for start in starts:
             assert start.worker in self.up, "a worker that is gone was given a unit"
             assert start.worker not in self.running, "a busy worker was given a unit"
-            assert all(unit.pack != start.unit.pack for unit in self.running.values()), "a pack in two units"
-            position = self.position[start.unit.pack]
-            assert (start.unit.visit, start.unit.trained) == (position.visits, position.trained)
-            assert start.unit.partition not in position.seen or start.unit.phase == "validate"
-            homes = self.scheduler_homes
-            if start.unit.pack not in self.anywhere and homes is not None:
-                assert start.worker in homes[start.unit.partition], "a partition lives elsewhere"
-            self.anywhere.discard(start.unit.pack)
-            self.running[start.worker] = start.unit
+            under_way = {unit.pack for units in self.running.values() for unit in units}
+            assert not under_way.intersection(start.packs), "a pack in two units"
+            assert len(set(start.packs)) == len(start.units) <= self.most
+            assert len({replace(unit, pack=0) for unit in start.units}) == 1, "packs together make one visit"
+            assert len(start.units) == 1 or len({self.kind[pack] for pack in start.packs} - {None}) == 1
+            assert len({self.target[pack] for pack in start.packs}) == 1
+            for unit in start.units:
+                position = self.position[unit.pack]
+                assert (unit.visit, unit.trained) == (position.visits, position.trained)
+                assert unit.partition not in position.seen or unit.phase == "validate"
+                homes = self.scheduler_homes
+                if unit.pack not in self.anywhere and homes is not None:
+                    assert start.worker in homes[unit.partition], "a partition lives elsewhere"
+                assert unit.pack not in self.anywhere or len(start.units) == 1
+                self.anywhere.discard(unit.pack)
+            self.running[start.worker] = start.units
 
     scheduler_homes: dict[int, frozenset[int]] | None = None
 
@@ -78,10 +89,10 @@ class Driver:
 
     def worker_down(self, worker: int) -> None:
         self.up.discard(worker)
-        unit = self.running.pop(worker, None)
+        units = self.running.pop(worker, ())
         lost = self.scheduler.worker_down(worker)
         self.scheduler.validate()
-        for pack in dict.fromkeys([*([unit.pack] if unit else []), *lost]):
+        for pack in dict.fromkeys([*(unit.pack for unit in units), *lost]):
             done, self.position[pack] = self.durable[pack]
             del self.done[pack][done:]
             anywhere = self.random.random() < 0.5
@@ -92,19 +103,26 @@ class Driver:
         self.target[pack] = target
         self.position[pack] = position or Position()
         self.durable[pack] = (0, self.position[pack])
-        self.obey(self.scheduler.add(pack, pack % 3, self.position[pack], target, urgency))
+        kind = self.kind[pack] = None if self.most == 1 else self.random.choice(["", "", "a", None])
+        self.obey(self.scheduler.add(pack, pack % 3, self.position[pack], target, urgency, kind=kind))
 
     def extend(self, pack: int, target: int) -> None:
         self.target[pack] = target
         self.obey(self.scheduler.extend(pack, target, self.random.choice([0, 1, 2])))
 
     def finish(self, worker: int, resident: bool = False, seconds: float | None = None) -> None:
-        unit = self.running.pop(worker)
-        self.done[unit.pack].append(unit)
-        self.position[unit.pack] = follow(self.position[unit.pack], unit, self.layout)
-        if not resident:
-            self.durable[unit.pack] = (len(self.done[unit.pack]), self.position[unit.pack])
-        self.obey(self.scheduler.done(unit.pack, seconds, resident))
+        for unit in self.running.pop(worker):
+            if len(self.kind) % 7 == 3 and self.most > 1:
+                self.kind[unit.pack] = self.random.choice(["a", "b", None])
+                self.scheduler.set_kind(unit.pack, self.kind[unit.pack])
+            if self.most > 1 and self.random.random() < 0.05:
+                self.repeat(unit.pack)
+                continue
+            self.done[unit.pack].append(unit)
+            self.position[unit.pack] = follow(self.position[unit.pack], unit, self.layout)
+            if not resident:
+                self.durable[unit.pack] = (len(self.done[unit.pack]), self.position[unit.pack])
+            self.obey(self.scheduler.done(unit.pack, seconds, resident))
 
     def finish_one(self, resident: bool = False) -> None:
         self.finish(
@@ -113,14 +131,19 @@ class Driver:
 
     def put_back(self, worker: int) -> None:
         """A full disk: the unit is repeated."""
-        pack = self.running.pop(worker).pack
+        for unit in self.running.pop(worker):
+            self.repeat(unit.pack)
+
+    def repeat(self, pack: int) -> None:
+        """A pack goes on from what is durable of it."""
         self.anywhere.discard(pack)
         done, self.position[pack] = self.durable[pack]
         del self.done[pack][done:]
         self.obey(self.scheduler.returned(pack, self.position[pack]))
 
     def end(self, pack: int) -> None:
-        self.running = {worker: unit for worker, unit in self.running.items() if unit.pack != pack}
+        left = {w: tuple(unit for unit in units if unit.pack != pack) for w, units in self.running.items()}
+        self.running = {worker: units for worker, units in left.items() if units}
         del self.target[pack]
         self.obey(self.scheduler.end(pack))
 
@@ -135,6 +158,7 @@ def play(seed: int) -> None:
         j: frozenset((j + shift) % workers for shift in range(copies))
         for j in range(max(partitions, validate))
     }
+    most = chance.choice([1, 2, 5])
     scheduler = make(
         partitions,
         validate,
@@ -142,8 +166,9 @@ def play(seed: int) -> None:
         order=order,
         free=free,
         hop_seconds=chance.choice([0, 2]),
+        most=most,
     )
-    driver = Driver(scheduler, 0, seed, free)
+    driver = Driver(scheduler, 0, seed, free, most)
     driver.scheduler_homes = homes if copies else None
     for worker in range(chance.randint(1, workers)):
         driver.worker_up(worker)
@@ -320,11 +345,11 @@ def test_the_longest_way_goes_first_once_units_were_measured() -> None:
     for pack in range(3):
         driver.add(pack, 4)
     for _ in range(3):
-        driver.finish(0, seconds=[1.0, 5.0, 2.2][driver.running[0].pack])
+        driver.finish(0, seconds=[1.0, 5.0, 2.2][driver.running[0][0].pack])
     taken = []
     while driver.running:
-        taken.append(driver.running[0].pack)
-        driver.finish(0, seconds=[1.0, 5.0, 2.2][driver.running[0].pack])
+        taken.append(driver.running[0][0].pack)
+        driver.finish(0, seconds=[1.0, 5.0, 2.2][driver.running[0][0].pack])
     assert taken == [1, 1, 2, 1, 2, 0, 2, 0, 0]
 
 
@@ -336,7 +361,7 @@ def test_the_most_urgent_go_first() -> None:
     driver.obey(driver.scheduler.resume())
     taken = []
     while driver.running:
-        taken.append(driver.running[0].pack)
+        taken.append(driver.running[0][0].pack)
         driver.finish(0, seconds=1.0)
     assert taken == [1, 1, 2, 2, 0, 0]
 
@@ -351,7 +376,7 @@ def test_packs_keep_to_their_workers_when_all_units_take_the_same_time(
         driver.add(pack, 12)
     while driver.running:
         for worker in sorted(driver.running):
-            where[driver.running[worker].pack].add(worker)
+            where[driver.running[worker][0].pack].add(worker)
             driver.finish(worker, seconds=1.0)
     assert all(len(workers) == 1 for workers in where.values())
 
@@ -366,7 +391,7 @@ def test_a_worker_keeps_what_it_holds_if_a_hop_costs_more_than_it_gains() -> Non
         count: Counter[int] = Counter()
         while driver.running:
             worker = driver.random.choice(sorted(driver.running))
-            pack = driver.running[worker].pack
+            pack = driver.running[worker][0].pack
             count[held.get(pack, worker) != worker] += 1
             held[pack] = worker
             driver.finish(worker, seconds=1.0 + pack)
@@ -423,6 +448,59 @@ def test_a_pack_whose_worker_is_lost_waits_until_it_is_said_from_where_it_goes_o
     scheduler.validate()
     assert scheduler.worker_up(0) == []
     assert [start.unit.visit for start in scheduler.returned(0, Position())] == [0]
+
+
+def test_packs_of_one_kind_make_a_visit_together() -> None:
+    scheduler = make(2, 0, most=4)
+    scheduler.pause()
+    scheduler.worker_up(0)
+    for pack, kind in enumerate(["a", "a", "b", None, None, "a", "a", "a"]):
+        scheduler.add(pack, 0, Position(), 2, kind=kind)
+    [start] = scheduler.resume()
+    assert start.packs == (0, 1, 5, 6), "as many as may, from the first on"
+    assert scheduler.done(0) == scheduler.done(1) == scheduler.done(5) == []
+    assert scheduler.running == 1
+    [following] = scheduler.done(6)
+    assert following.packs == (2,), "those that have done less go first"
+    scheduler.validate()
+
+
+def test_packs_that_may_go_together_are_shared_among_workers_that_would_be_idle() -> None:
+    scheduler = make(2, 0, most=16)
+    scheduler.pause()
+    for worker in range(3):
+        scheduler.worker_up(worker)
+    for pack in range(8):
+        scheduler.add(pack, 0, Position(), 2, kind="a")
+    assert sorted(len(start.units) for start in scheduler.resume()) == [2, 3, 3]
+
+
+def test_a_pack_that_ends_in_a_visit_leaves_the_others_in_it() -> None:
+    scheduler = make(2, 0, most=4)
+    scheduler.pause()
+    scheduler.worker_up(0)
+    for pack in range(3):
+        scheduler.add(pack, 0, Position(), 2, kind="a")
+    scheduler.resume()
+    assert scheduler.end(1) == []
+    assert scheduler.done(0) == []
+    [start] = scheduler.done(2)
+    assert start.packs == (0, 2)
+
+
+def test_after_a_lost_worker_each_makes_the_visit_alone() -> None:
+    scheduler = make(2, 0, most=4)
+    scheduler.pause()
+    scheduler.worker_up(0)
+    for pack in range(3):
+        scheduler.add(pack, 0, Position(), 2, kind="a")
+    scheduler.resume()
+    scheduler.worker_down(0)
+    for pack in range(3):
+        scheduler.returned(pack, Position(), idle=False, anywhere=True)
+    [start] = scheduler.worker_up(0)
+    assert start.packs == (0,)
+    assert [following.packs for following in scheduler.done(0)] == [(1,)]
 
 
 def test_nothing_starts_while_paused() -> None:

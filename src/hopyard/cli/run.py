@@ -222,6 +222,9 @@ def count_trials(run: Run) -> str:
     return f"{counted(len(run.state.trials), 'trial')} ({states})"
 
 
+_MOST_ALONE = 5
+
+
 def _schedule_in_numbers(totals: Totals) -> str:
     if totals.busy is None:
         return "no unit is done yet"
@@ -238,8 +241,27 @@ def _schedule_in_numbers(totals: Totals) -> str:
         f"{counted(totals.units, 'unit')} on {counted(totals.workers, 'worker')} in {totals.seconds:.1f} s, busy "
         f"{totals.busy:.0%} of the time; {traffic.hops:,} hops between workers\n"
         f"states that moved: {traffic.moved / 1e6:.1f} MB read by workers that lacked them, "
-        f"{traffic.written / 1e6:.1f} MB written" + (stayed if traffic.read else "")
+        f"{traffic.written / 1e6:.1f} MB written"
+        + (stayed if traffic.read else "")
+        + _packs_in_numbers(totals)
     )
+
+
+def _packs_in_numbers(totals: Totals) -> str:
+    """Lines on trials that trained together, and on why others did not; empty where neither is known."""
+    lines = []
+    several = {count: times for count, times in totals.packs.items() if count > 1}
+    if several:
+        least, most = min(several), max(several)
+        who = f"{least}" if least == most else f"{least} to {most}"
+        visits = sum(count * times for count, times in several.items())
+        lines.append(
+            f"trained together: {visits:,} of {counted(totals.units, 'unit')}, by {who} trials at a time"
+        )
+    for why, trials in totals.alone.items():
+        named = ", ".join(map(str, trials[:_MOST_ALONE])) + (", ..." if len(trials) > _MOST_ALONE else "")
+        lines.append(f"trained alone: {'trial' if len(trials) == 1 else 'trials'} {named}, since {why}")
+    return "".join(f"\n{line}" for line in lines)
 
 
 run_commands.add_to(app)

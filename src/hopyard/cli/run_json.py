@@ -80,6 +80,8 @@ def _schedule(totals: Totals) -> dict[str, Any]:
         "workers": totals.workers,
         "span_seconds": totals.seconds,
         "busy": totals.busy,
+        "packs": {str(count): times for count, times in totals.packs.items()},
+        "alone": totals.alone,
         "hops": traffic.hops,
         "states_read_bytes": traffic.moved,
         "states_written_bytes": traffic.written,

@@ -55,10 +55,12 @@ class Totals:
     """Totals of the committed units of a run.
 
     Attributes:
-        units: number of them; workers: of those that did them.
+        units: number of them, each trial's by itself; workers: of those that did them.
         seconds: from the start of the first to the end of the last; 0 without any.
         busy: share of these seconds in which workers were in a unit, 0 to 1; None without any unit.
         traffic: hops, and bytes carried.
+        packs: how often so many trials have made a visit together.
+        alone: by reasons, trials that train with no other.
     """
 
     units: int
@@ -66,17 +68,26 @@ class Totals:
     seconds: float
     busy: float | None
     traffic: Traffic
+    packs: dict[int, int]
+    alone: dict[str, list[int]]
 
 
 def totals_of(units: Sequence[JournalRecord]) -> Totals:
     """The totals of committed units."""
     traffic = traffic_of(units)
     if not units:
-        return Totals(0, 0, 0.0, None, traffic)
+        return Totals(0, 0, 0.0, None, traffic, {}, {})
     workers = len({unit["w"] for unit in units})
     seconds = max(unit["z"] for unit in units) - min(unit["a"] for unit in units)
     worked = sum(unit["z"] - unit["a"] for unit in units)
-    return Totals(len(units), workers, seconds, worked / (workers * seconds) if seconds else None, traffic)
+    busy = worked / (workers * seconds) if seconds else None
+    packs = Counter(len(unit["t"]) for unit in units)
+    alone: dict[str, list[int]] = {}
+    for number, why in sorted((int(n), why) for unit in units for n, why in unit.get("alone", {}).items()):
+        if number not in alone.setdefault(why, []):
+            alone[why].append(number)
+    visits = sum(count * times for count, times in packs.items())
+    return Totals(visits, workers, seconds, busy, traffic, dict(sorted(packs.items())), alone)
 
 
 def read_state(records: Iterable[JournalRecord]) -> RunState:

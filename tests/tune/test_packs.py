@@ -1,0 +1,186 @@
+"""Searches whose trials train together end where searches end whose trials train alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from typer.testing import CliRunner
+
+from hopyard.backend import InlineBackend, LocalBackend
+from hopyard.cli import app
+from hopyard.errors import UsageError
+from hopyard.hopper.history import totals_of
+from hopyard.storage import LocalStore
+from hopyard.torch import TorchEstimator
+from hopyard.training.torch import pack
+from hopyard.tune import ASHA, Callback, GridSearch, hp_choice, hp_log
+from hopyard.tune.run import Run
+
+RATES = [0.001 * (1 + number) for number in range(6)]
+
+
+@pytest.fixture(autouse=True)
+def _packs_whatever_they_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack, "LEAST_GAIN", 0.0)
+    monkeypatch.setattr(pack, "_PROBE_SECONDS", 0.0)
+    monkeypatch.setattr(pack, "_widths", {})
+
+
+def rows(count: int = 240) -> dict[str, Any]:
+    random = np.random.default_rng(2)
+    features = random.standard_normal((count, 5)).astype(np.float32)
+    return {"features": features, "label": (features[:, 0] > 0).astype(np.int64)}
+
+
+def estimator(params: dict[str, Any]) -> TorchEstimator:
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
+    return TorchEstimator(
+        model=model,
+        optimizer=torch.optim.Adam,
+        optimizer_params={"lr": params["lr"]},
+        loss=functional.cross_entropy if params.get("function") else nn.CrossEntropyLoss(),
+        metrics=["accuracy"],
+        batch_size=16,
+    )
+
+
+def of_two_kinds(params: dict[str, Any]) -> TorchEstimator:
+    made = estimator(params)
+    if params["lr"] > 0.004:
+        made.model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
+    if params["lr"] == RATES[2]:
+        made.model = nn.Sequential(nn.Linear(5, 4), nn.Softmax(1), nn.Linear(4, 2))
+    return made
+
+
+def kills_its_worker(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    if outputs.detach().abs().max() > 1e6 and "WORKER" in os.environ:
+        os._exit(9)
+    return functional.cross_entropy(outputs, labels)
+
+
+def one_kills_its_worker(params: dict[str, Any]) -> TorchEstimator:
+    made = estimator({"lr": 1e20 if params["lr"] == RATES[1] else params["lr"]})
+    made.loss = kills_its_worker
+    return made
+
+
+def search(store: Path, kind: Any = GridSearch, **changes: Any) -> Any:
+    arguments: dict[str, Any] = {
+        "backend": InlineBackend(), "store": LocalStore(store), "estimator_gen_fn": estimator,
+        "search_space": {"lr": hp_choice(RATES)}, "num_epochs": 2, "num_partitions": 2, "validation": 0.25,
+        "evaluation_metric": "loss", "progress": False,
+    }  # fmt: skip
+    return kind(**(arguments | changes))
+
+
+def contents(run: Run) -> dict[int, Any]:
+    """Points, histories and digests of the weights of all trials."""
+    return {
+        number: (trial.params, trial.status, trial.history, trial.best.state.digest if trial.best else None)
+        for number, trial in run.state.trials.items()
+    }
+
+
+def test_trials_that_train_together_end_where_they_end_alone(tmp_path: Path) -> None:
+    alone = search(tmp_path / "alone", packing="serial").fit(rows()).run
+    run = search(tmp_path / "together").fit(rows()).run
+    assert contents(run) == contents(alone)
+    assert totals_of(alone.units()).packs == {1: 6 * 2 * 4}
+    assert totals_of(run.units()).packs == {3: 2 * 2 * 4}, "three trials of each group of orders"
+    assert run.state.units == alone.state.units
+    assert not run.broken_rules()
+    sums = [sum(trial.seconds for trial in each.state.trials.values()) for each in (run, alone)]
+    assert all(seconds > 0 for seconds in sums)
+
+
+def test_only_models_that_are_alike_train_together(tmp_path: Path) -> None:
+    alone = search(tmp_path / "alone", packing="off", estimator_gen_fn=of_two_kinds).fit(rows()).run
+    run = search(tmp_path / "together", estimator_gen_fn=of_two_kinds).fit(rows()).run
+    assert contents(run) == contents(alone)
+    totals = totals_of(run.units())
+    assert totals.alone == {"nn.Softmax is not among the layers that are stacked": [2]}
+    assert totals.packs.keys() == {1, 2, 3}, (
+        "three only in the first visits, when workers had not said who is alike"
+    )
+    later = [unit["t"] for unit in run.units() if unit["v"]]
+    assert all(len({number >= 4 for number in trials}) == 1 for trials in later)
+    assert [2] in later
+    shown = CliRunner().invoke(app, ["run", "describe", str(tmp_path / "together"), run.run_id])
+    assert "trained alone: trial 2, since nn.Softmax is not among the layers that are stacked" in shown.output
+    assert "trained together: " in shown.output
+
+
+def test_asha_comes_to_the_same_in_packs_and_without(tmp_path: Path) -> None:
+    asha = {"kind": ASHA, "num_models": 9, "num_epochs": 4, "search_space": {"lr": hp_log(1e-4, 1e-1)}}
+    alone = search(tmp_path / "alone", packing="serial", **asha).fit(rows()).run
+    with LocalBackend(num_workers=2, device="cpu") as backend:
+        run = search(tmp_path / "together", backend=backend, **asha).fit(rows()).run
+    assert contents(run) == contents(alone)
+    assert max(totals_of(run.units()).packs) > 1
+    assert not run.broken_rules()
+
+
+class Stop(Callback):
+    """Ends the process's driving after some epochs."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def on_epoch_end(self, trial: Any, epoch: float, metrics: dict[str, float]) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("after", [1, 4, 9])
+def test_a_search_that_was_interrupted_goes_on_in_packs(tmp_path: Path, after: int) -> None:
+    whole = search(tmp_path / "whole", packing="serial").fit(rows()).run
+    with pytest.raises(KeyboardInterrupt):
+        search(tmp_path / "store", callbacks=[Stop(after)]).fit(rows())
+    for packing in ("serial", "auto"):  # it may even change on the way
+        run = search(tmp_path / "store", packing=packing).fit(rows()).run
+        assert contents(run) == contents(whole)
+    assert run.state.units == whole.state.units
+
+
+def test_a_trial_that_kills_its_worker_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER", "1")
+    with LocalBackend(num_workers=1, device="cpu") as backend:
+        run = (
+            search(tmp_path / "store", backend=backend, estimator_gen_fn=one_kills_its_worker).fit(rows()).run
+        )
+    monkeypatch.delenv("WORKER")
+    assert [number for number, trial in run.state.trials.items() if trial.status == "failed"] == [1]
+    healthy = (
+        search(tmp_path / "alone", packing="serial", estimator_gen_fn=one_kills_its_worker).fit(rows()).run
+    )
+    assert {number: each for number, each in contents(run).items() if number != 1} == {
+        number: each for number, each in contents(healthy).items() if number != 1
+    }
+    assert not run.broken_rules()
+
+
+def test_models_that_cannot_be_packed_are_refused_where_packs_are_asked_for(tmp_path: Path) -> None:
+    def images(params: dict[str, Any]) -> TorchEstimator:
+        made = estimator(params)
+        made.model = nn.Sequential(nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(6, 2))
+        return made
+
+    with pytest.raises(
+        UsageError,
+        match=r"packing='fused' trains models together, but these train alone: nn.Unflatten is not among the layers "
+        r"that are stacked\. Chains of layers .* Change that, or give packing='auto'\.",
+    ):
+        search(tmp_path, packing="fused", estimator_gen_fn=images).fit(rows())
+    assert (
+        search(tmp_path, packing="auto", estimator_gen_fn=images, num_epochs=1).fit(rows()).run.status
+        == "completed"
+    )
