@@ -87,9 +87,8 @@ def create(
     driving = Driving(made, packed.digest, opened, backend, workers, fresh=fresh, take_over=take_over)
     if not test:
         namesake = differing_namesake(opened, made, packed.digest)
-        if namesake is not None:
-            with _progress_on_stderr(as_json):
-                say(_other_than(namesake))
+        if namesake is not None and not as_json:  # the document has it
+            say(_other_than(namesake))
         _drive(driving, store, follow, as_json, namesake)
         return
     with _progress_on_stderr(as_json):
