@@ -87,7 +87,11 @@ def test_describe(place: Path) -> None:
     run_id = the_run()
     run = open_run(LocalStore("store"), run_id)
     found = document(typed("run", "describe", "store", run_id))
-    trials = found.pop("trials")
+    trials, schedule = found.pop("trials"), found["schedule"]
+    packs, alone = schedule.pop("packs"), schedule.pop("alone")  # whether trials gain by it is measured
+    assert sum(each["trials"] * each["visits"] for each in packs) == schedule["units"]
+    assert shape(packs) == [{"trials": "int", "visits": "int"}]
+    assert shape(alone) in ([], [{"trials": ["int"], "why": "text"}])
     assert shape(found) == {
         "run": "text",
         "status": "text",

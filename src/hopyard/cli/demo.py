@@ -178,7 +178,8 @@ def _compare(undisturbed: Run, killed: Run) -> None:
 
 
 def _done_twice(records: Iterable[JournalRecord]) -> int:
-    visits = [(record["t"][0], record["v"]) for record in records if record["r"] == "unit"]
+    units = [record for record in records if record["r"] == "unit"]
+    visits = [(trial, unit["v"]) for unit in units for trial in unit["t"]]
     return len(visits) - len(set(visits))
 
 

@@ -341,6 +341,37 @@ def test_members_that_would_differ_are_trained_alone(monkeypatch: pytest.MonkeyP
         assert members[0].signature
 
 
+@pytest.mark.parametrize("given", ["two tensors", "rows of two dimensions"])
+def test_inputs_that_are_not_stacked_are_trained_and_validated_alone(given: str) -> None:
+    """A trunk decides only when it runs what the head is given."""
+
+    class Trunk(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return (x, x) if given == "two tensors" else x[:, None, :].expand(-1, 3, -1).contiguous()
+
+    class Head(nn.Linear):
+        def forward(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+            return super().forward(x if given == "two tensors" else x.mean(1))
+
+    def make(number: int) -> dict[str, Any]:
+        model = Head(WIDTH, 3) if given == "two tensors" else nn.Sequential(nn.Linear(WIDTH, 3), nn.ReLU())
+        loss = nn.CrossEntropyLoss() if given == "two tensors" else of_three
+        return {"model": model, "trunk": Trunk(), "loss": loss}
+
+    with Session(1):
+        members = replicas(make, 2)
+        if members[0].signature:
+            assert together(members, visits()[0]) is None
+            assert TorchReplica.validate_together(members, visits()[0]) is None
+            assert members[0].trains_alone == "rows of its input have 2 dimensions"
+        else:
+            assert members[0].trains_alone.startswith("the forward of Head")
+
+
+def of_three(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(outputs.mean(1), labels)
+
+
 def test_members_that_gain_nothing_are_trained_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack, "LEAST_GAIN", 1e9)
     with Session(1):

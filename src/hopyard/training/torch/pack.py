@@ -311,10 +311,9 @@ def measure_members(
             for member in members:
                 member.head.eval()
             for batch in batches:
-                given = _input(members[0].forward, batch)
-                if not _fits(members[0], given):
+                if _misfit(members[0], batch):
                     return None
-                outputs = stack.forward(given, training=False)
+                outputs = stack.forward(_input(members[0].forward, batch), training=False)
                 for slot, (member, metric) in enumerate(zip(members, metrics, strict=True)):
                     if found[slot] is None:
                         try:
@@ -327,15 +326,21 @@ def measure_members(
     return found
 
 
-def _fits(member: Parts, given: torch.Tensor) -> bool:
-    """Whether layers are given rows of one dimension, which are what is stacked."""
+def _misfit(member: Parts, batch: Batch) -> str:
+    """Why layers that are stacked cannot take the batch; empty: they can."""
+    arguments, keywords = member.forward.binding.arguments(batch)
+    given = [*arguments, *keywords.values()]
+    if len(given) != 1 or not isinstance(given[0], torch.Tensor):
+        return "it takes several inputs"
     chain = chain_of(member.head)
-    return given.dim() == 2 or isinstance(chain[0], nn.Flatten)
+    if given[0].dim() == 2 or isinstance(chain[0], nn.Flatten):
+        return ""
+    return f"rows of its input have {given[0].dim() - 1} dimensions"
 
 
 def _input(forward: Forward, batch: Batch) -> torch.Tensor:
     arguments, keywords = forward.binding.arguments(batch)
-    (given,) = [*arguments, *keywords.values()]
+    given = [*arguments, *keywords.values()][0]
     assert isinstance(given, torch.Tensor)
     return given
 
@@ -494,8 +499,8 @@ def _width(signature: str, members: Sequence[PackMember], batch: Batch) -> int |
 def _probed(signature: str, members: Sequence[PackMember], batch: Batch) -> int | str:
     """How wide stacks are to be, or why there are none, by copies of the modules that are computed on one batch."""
     forward = members[0].parts.forward
-    if not _fits(members[0].parts, given := _input(forward, batch)):
-        return f"rows of its input have {given.dim() - 1} dimensions"
+    if misfit := _misfit(members[0].parts, batch):
+        return misfit
     module = copy.deepcopy(members[0].parts.head)
     alone = _seconds(lambda: _own_gradients(module, forward, batch))
     gains: dict[int, float] = {}
