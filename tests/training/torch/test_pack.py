@@ -507,6 +507,41 @@ def test_other_shapes_losses_and_batches_are_other_signatures() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_steps_are_those_of_the_optimizer_whichever_parameters_have_gradients(name: str) -> None:
+    """Branches take turns, so that as many parameters, but others, have gradients; one group begins later, and another
+    one is added."""
+    torch.manual_seed(0)
+    model = nn.ModuleList([nn.Linear(4, 2) for _ in range(4)])
+    other = copy.deepcopy(model)
+    optimizers = []
+    for each in (model, other):
+        groups = [
+            {"params": [*each[0].parameters(), *each[1].parameters()]},
+            {"params": list(each[2].parameters())},
+        ]
+        options = {"fused": True} if name in ("sgd", "momentum", "adam", "adamw", "amsgrad") else {}
+        given = {**OPTIMIZERS[name].get("optimizer_params", {}), **options, "lr": 0.001}
+        optimizers.append(OPTIMIZERS[name]["optimizer"](groups, **given))
+    own, others = optimizers
+    steps = OptimizerSteps(own)
+    for number, used in enumerate([[0], [0], [1], [0], [1, 2], [1, 2], [0, 2], [0, 2, 3], [0, 2, 3], [1]]):
+        if number == 7:
+            for each, optimizer in ((model, own), (other, others)):
+                optimizer.add_param_group({"params": list(each[3].parameters())})
+        x = torch.randn(6, 4) * 0.1
+        for each in (model, other):
+            sum(each[part](x).square().sum() for part in used).backward()  # type: ignore[union-attr]
+        steps.step()
+        others.step()
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+    steps.close()
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+    assert repr(own.state_dict()) == repr(others.state_dict())
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
 def test_steps_are_those_of_the_optimizer(name: str) -> None:
     """Compared with a loop of PyTorch's own, also where a parameter has no gradient in some steps."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -82,7 +83,11 @@ class OptimizerSteps:
 
     def step(self) -> None:
         groups = self._groups
-        if groups and all(group.has_all_gradients() for group in groups):
+        if (
+            groups is not None
+            and len(groups) == len(self._optimizer.param_groups)
+            and all(group.is_as_before() for group in groups)
+        ):
             for group in groups:
                 group.step()
             return
@@ -130,8 +135,7 @@ def _fused_groups(optimizer: torch.optim.Optimizer) -> list[_FusedGroup] | None:
             return None
         if any(isinstance(options[name], torch.Tensor) for name in ("lr", "weight_decay")):
             return None
-        if parameters:
-            groups.append(_FusedGroup(type(optimizer), options, parameters, states, counters))
+        groups.append(_FusedGroup(type(optimizer), options, parameters, states, counters))
     return groups
 
 
@@ -154,14 +158,17 @@ class _FusedGroup:
             self._second = [state["exp_avg_sq"] for state in states]
             self._steps = counters[:1] * len(counters)
 
-    def has_all_gradients(self) -> bool:
-        """Whether the same parameters have gradients as had in the step that was looked at."""
-        self._gradients = [each.grad for each in self._options["params"] if each.grad is not None]
-        return len(self._gradients) == len(self._parameters)
+    def is_as_before(self) -> bool:
+        """Whether the parameters with gradients are the same as in the step that was looked at."""
+        having = [each for each in self._options["params"] if each.grad is not None]
+        self._gradients = [each.grad for each in having]
+        return len(having) == len(self._parameters) and all(map(operator.is_, having, self._parameters))
 
     @torch.no_grad()
     def step(self) -> None:
         options = self._options
+        if not self._parameters:
+            return
         if self._kind is torch.optim.SGD:
             torch._fused_sgd_(
                 self._parameters,
