@@ -341,6 +341,20 @@ def test_members_that_would_differ_are_trained_alone(monkeypatch: pytest.MonkeyP
         assert members[0].signature
 
 
+def test_members_whose_copies_fail_together_are_trained_and_validated_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*given: Any) -> Any:
+        raise RuntimeError("no memory for this\nand more")
+
+    with Session(1):
+        members = replicas(small, 3)
+        monkeypatch.setattr(stack.Stack, "forward", fail)
+        assert together(members, visits()[0]) is None
+        assert members[0].trains_alone == "a trial of it failed (RuntimeError: no memory for this)"
+        assert TorchReplica.validate_together(members, visits()[0]) is None
+
+
 @pytest.mark.parametrize("given", ["two tensors", "rows of two dimensions"])
 def test_inputs_that_are_not_stacked_are_trained_and_validated_alone(given: str) -> None:
     """A trunk decides only when it runs what the head is given."""

@@ -313,7 +313,10 @@ def measure_members(
             for batch in batches:
                 if _misfit(members[0], batch):
                     return None
-                outputs = stack.forward(_input(members[0].forward, batch), training=False)
+                try:
+                    outputs = stack.forward(_input(members[0].forward, batch), training=False)
+                except Exception:  # each says for itself what is wrong, if it is the model
+                    return None
                 for slot, (member, metric) in enumerate(zip(members, metrics, strict=True)):
                     if found[slot] is None:
                         try:
@@ -426,19 +429,25 @@ class _Lockstep:
         key = (self._signature, tuple(outputs.shape), torch.get_num_threads())
         if key not in _exact_losses:
             self._losses_in_turn(outputs, batch, None)  # which checks the labels
-            generator = torch.Generator().manual_seed(0)
-            values = gradients = True
-            for _ in range(_DRAWS):
-                drawn = torch.empty_like(outputs).normal_(generator=generator)
-                found, gradient = self._losses_in_turn(drawn, batch, None)
-                others, other = self._losses_at_once(drawn, batch, None)
-                gradients = gradients and _same(other, gradient)
-                values = values and all(
-                    not isinstance(a, Exception) and not isinstance(b, Exception) and _same(a[0], b[0])
-                    for a, b in zip(found, others, strict=True)
-                )
-            _exact_losses[key] = values, gradients
+            try:
+                _exact_losses[key] = self._compared(outputs, batch)
+            except Exception:  # of a loss that vmap does not know
+                _exact_losses[key] = False, False
         return _exact_losses[key]
+
+    def _compared(self, like: torch.Tensor, batch: Batch) -> tuple[bool, bool]:
+        generator = torch.Generator().manual_seed(0)
+        values = gradients = True
+        for _ in range(_DRAWS):
+            drawn = torch.empty_like(like).normal_(generator=generator)
+            found, gradient = self._losses_in_turn(drawn, batch, None)
+            others, other = self._losses_at_once(drawn, batch, None)
+            gradients = gradients and _same(other, gradient)
+            values = values and all(
+                not isinstance(a, Exception) and not isinstance(b, Exception) and _same(a[0], b[0])
+                for a, b in zip(found, others, strict=True)
+            )
+        return values, gradients
 
     def _losses_in_turn(
         self, outputs: torch.Tensor, batch: Batch, share: float | None
@@ -491,7 +500,10 @@ def _width(signature: str, members: Sequence[PackMember], batch: Batch) -> int |
     chosen = width_of(signature)
     if chosen is None:
         with generators_kept(members[0].parts.device):
-            chosen = _probed(signature, members, batch)
+            try:
+                chosen = _probed(signature, members, batch)
+            except Exception as error:  # copies failed: the models are as they were, and may well train alone
+                chosen = f"a trial of it failed ({type(error).__name__}: {str(error).splitlines()[0][:120]})"
         _widths[signature, torch.get_num_threads()] = chosen
     return chosen
 
