@@ -344,7 +344,7 @@ def test_members_that_would_differ_are_trained_alone(monkeypatch: pytest.MonkeyP
 def test_members_whose_copies_fail_together_are_trained_and_validated_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(*given: Any) -> Any:
+    def fail(*given: Any, **named: Any) -> Any:
         raise RuntimeError("no memory for this\nand more")
 
     with Session(1):
