@@ -26,7 +26,7 @@ from hopyard.training.estimator import Visit, batch_sizes
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch.forward import Forward
 from hopyard.training.torch.session import Flags, generators_kept
-from hopyard.training.torch.stack import Stack, chain_of
+from hopyard.training.torch.stack import Stack
 from hopyard.training.torch.training import Sums, TrainingPass, groups_of
 from hopyard.training.torch.validation import add_batch
 
@@ -48,10 +48,11 @@ _widths: dict[tuple[str, int], int | str] = {}
 
 
 class Parts(NamedTuple):
-    """Parts of a replica that a pack works on."""
+    """Parts of a replica that a pack works on; ``chain``: layers of the head, or why there are none."""
 
     estimator: Any
     head: nn.Module
+    chain: Sequence[nn.Module] | str
     forward: Forward
     optimizer: torch.optim.Optimizer
     scheduler: Any
@@ -82,7 +83,7 @@ def signature_of(parts: Parts) -> tuple[str, str]:
         if refused:
             return "", why
     assert loss is not None
-    chain = chain_of(parts.head)
+    chain = parts.chain
     if isinstance(chain, str):
         return "", chain
     layers = [
@@ -304,7 +305,7 @@ def measure_members(
     Returns: of each replica the exception that ended it, or None; None for all: they must be validated one by one.
     """
     found: list[Exception | None] = [None] * len(members)
-    stack = Stack([member.head for member in members], [torch.default_generator] * len(members))
+    stack = Stack([_layers_of(member) for member in members], [torch.default_generator] * len(members))
     with torch.no_grad():
         stack.open()
         try:
@@ -335,10 +336,14 @@ def _misfit(member: Parts, batch: Batch) -> str:
     given = [*arguments, *keywords.values()]
     if len(given) != 1 or not isinstance(given[0], torch.Tensor):
         return "it takes several inputs"
-    chain = chain_of(member.head)
-    if given[0].dim() == 2 or isinstance(chain[0], nn.Flatten):
+    if given[0].dim() == 2 or isinstance(_layers_of(member)[0], nn.Flatten):
         return ""
     return f"rows of its input have {given[0].dim() - 1} dimensions"
+
+
+def _layers_of(member: Parts) -> Sequence[nn.Module]:
+    assert not isinstance(member.chain, str), "a member has a signature, so it is a chain"
+    return member.chain
 
 
 def _input(forward: Forward, batch: Batch) -> torch.Tensor:
@@ -352,7 +357,7 @@ def _input(forward: Forward, batch: Batch) -> torch.Tensor:
 
 
 class _Lockstep:
-    """Losses and gradients of modules of one ``signature``, batch by batch.
+    """Losses and gradients of models of one ``signature``, batch by batch.
 
     Args:
         forwards: of the members, for labels and losses.
@@ -361,14 +366,14 @@ class _Lockstep:
     def __init__(
         self,
         signature: str,
-        modules: Sequence[nn.Module],
+        chains: Sequence[Sequence[nn.Module]],
         forwards: Sequence[Forward],
         generators: Sequence[torch.Generator],
     ) -> None:
         self._forwards = forwards
         self._loss_is_torchs = isinstance(forwards[0].loss and forwards[0].loss.module, nn.Module)
         self._signature = signature
-        self._stack = Stack(modules, generators)
+        self._stack = Stack(chains, generators)
         with torch.no_grad():
             self._stack.open()
 
@@ -376,13 +381,13 @@ class _Lockstep:
     def of(cls, signature: str, members: Sequence[PackMember]) -> _Lockstep:
         return cls(
             signature,
-            [member.parts.head for member in members],
+            [_layers_of(member.parts) for member in members],
             [member.parts.forward for member in members],
             [member.generator for member in members],
         )
 
     def close(self) -> None:
-        """Give the modules their parameters back, as they are now."""
+        """Give the models their parameters back, as they are now."""
         with torch.no_grad():
             self._stack.close(changed=True)
 
@@ -518,10 +523,11 @@ def _probed(signature: str, members: Sequence[PackMember], batch: Batch) -> int 
     gains: dict[int, float] = {}
     for width in sorted({min(width, len(members)) for width in WIDTHS}, reverse=True):
         some = members[:width]
-        modules = [copy.deepcopy(member.parts.head) for member in some]
+        copies = [copy.deepcopy((member.parts.head, _layers_of(member.parts))) for member in some]
+        modules = [module for module, _ in copies]
         lockstep = _Lockstep(
             signature,
-            modules,
+            [chain for _, chain in copies],
             [member.parts.forward for member in some],
             [_copied(m.generator) for m in some],
         )

@@ -30,6 +30,7 @@ from hopyard.training.torch.optim import build_optimizer, build_scheduler, optio
 from hopyard.training.torch.ownership import claim
 from hopyard.training.torch.pack import Parts, signature_of, train_together, validate_together, width_of
 from hopyard.training.torch.session import Flags, resolve_device
+from hopyard.training.torch.stack import chain_of
 from hopyard.training.torch.training import Sums, TrainingPass
 from hopyard.training.torch.trunk import Trunk, TrunkBinding, WithTrunk
 from hopyard.training.torch.validation import measure
@@ -142,11 +143,16 @@ class TorchReplica(Replica):
             return "", f"{type(self._estimator).__name__} trains models one at a time"
         return signature_of(self.parts())
 
+    @functools.cached_property
+    def _chain(self) -> list[torch.nn.Module] | str:
+        return chain_of(self._head)
+
     def parts(self) -> Parts:
         """Parts that a pack works on."""
         return Parts(
             self._estimator,
             self._head,
+            self._chain,
             self._forward,
             self._optimizer,
             self._scheduler,

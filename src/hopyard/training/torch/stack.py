@@ -217,12 +217,11 @@ class Stack:
     member are slots of stacked tensors.
 
     Args:
-        modules: of the members; all alike, and chains.
+        chains: layers of the members, from :func:`chain_of`; all alike.
         generators: of each member, for what dropout draws.
     """
 
-    def __init__(self, modules: Sequence[nn.Module], generators: Sequence[torch.Generator]) -> None:
-        chains = [list(_layers(module)) for module in modules]
+    def __init__(self, chains: Sequence[Sequence[nn.Module]], generators: Sequence[torch.Generator]) -> None:
         self.count: int = len(chains)
         self._own: list[tuple[nn.Parameter, torch.Tensor]] = []
         self._layers: list[_Layer] = []
