@@ -141,7 +141,8 @@ class PackMember:
     """
 
     def __init__(self, parts: Parts, training: TrainingPass, seed: int) -> None:
-        self.parts, self.training = parts, training
+        self.parts: Parts = parts
+        self.training: TrainingPass = training
         self.generator: torch.Generator = torch.Generator().manual_seed(seed)
         self.error: Exception | None = None
         self._losses: list[torch.Tensor] = []
