@@ -86,9 +86,10 @@ def hops_to_a_worker_that_lacks_the_state(units: Sequence[dict[str, Any]]) -> in
     here: dict[tuple[int, int], int] = {}
     hops = 0
     for unit in units:
-        place = unit["w"], unit["t"][0]
-        hops += unit["n"] > 0 and here.get(place) != unit["n"]
-        here[place] = unit["n"] + (unit["ph"] == "train")
+        for trial in unit["t"]:
+            place = unit["w"], trial
+            hops += unit["n"] > 0 and here.get(place) != unit["n"]
+            here[place] = unit["n"] + (unit["ph"] == "train")
     return hops
 
 

@@ -239,7 +239,7 @@ def test_validation_rows_are_the_dates_of_the_test_a_year_before(spark: Any, don
     assert sorted(np.exp(val["Sales"]).round()) == sorted(held["Sales"])
     units = done.outcome.model.run.units()
     visited = {
-        phase: sum(each["rows"] for each in units if (each["t"], each["ph"]) == ([0], phase))
+        phase: sum(each["rows"] for each in units if 0 in each["t"] and each["ph"] == phase)
         for phase in ("train", "validate")
     }
     assert visited == {"train": (train["Sales"] > 0).sum() - len(held), "validate": len(held)}
