@@ -88,6 +88,11 @@ class Loss:
                 self._table[number] = weight
         self._per_row = per_row_loss(self.module) if weighted or class_weight is not None else None
 
+    @property
+    def weighs_rows(self) -> bool:
+        """Whether rows, or classes in training, have weights beyond those of the loss itself."""
+        return self._per_row is not None
+
     def __call__(
         self, outputs: Any, labels: Labels, weights: torch.Tensor | None, training: bool
     ) -> tuple[torch.Tensor, torch.Tensor | float | None]:
@@ -112,6 +117,10 @@ class Loss:
         assert factors is not None
         total, weighted = divisors.sum(), (losses.reshape(len(losses), -1).sum(dim=1) * factors).sum()
         return (weighted if self.is_sum else weighted / total.clamp_min(1e-30)), total
+
+    def weight_of(self, labels: Labels) -> torch.Tensor | float | None:
+        """The weight of a batch without weights of rows; None: the number of rows."""
+        return self._divisor(labels)
 
     def check_classes(self, labels: Labels) -> None:
         """

@@ -15,10 +15,11 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from hopyard.data.reading.views import Batch
 from hopyard.errors import DivergedError, EstimatorError
@@ -39,7 +40,12 @@ _PROBE_SECONDS = 0.03
 
 _DRAWS = 8
 
-_exact_losses: dict[tuple[str, tuple[int, ...], int], tuple[bool, bool]] = {}
+_Way: TypeAlias = Callable[
+    [torch.Tensor, Batch, float | None], tuple[list[tuple[torch.Tensor, Any] | Exception], torch.Tensor]
+]
+"""Computes losses of outputs for a batch, and the gradient of their sum, times a share, by the outputs."""
+
+_exact_losses: dict[tuple[str, tuple[int, ...], int], int] = {}
 _widths: dict[tuple[str, int], int | str] = {}
 """By signature and threads: how wide stacks of these models are, or why they train one at a time."""
 
@@ -410,50 +416,44 @@ class _Lockstep:
         self, outputs: torch.Tensor, batch: Batch, share: float | None
     ) -> tuple[list[tuple[torch.Tensor, Any] | Exception], torch.Tensor]:
         """Losses of outputs (members, rows, ...), and the gradient of their sum by the outputs."""
-        values, gradients = self._exact(outputs, batch) if self._loss_is_torchs else (False, False)
         first = self._forwards[0]
-        if gradients and first.checks_labels:
+        way = self._way(outputs, batch) if self._loss_is_torchs else self._losses_in_turn
+        if way != self._losses_in_turn and first.checks_labels:
             try:
                 first.check(outputs[0], batch)
             except EstimatorError:
-                gradients = False  # each member says so itself
-        if not gradients:
-            return self._losses_in_turn(outputs, batch, share)
-        found, gradient = self._losses_at_once(outputs, batch, share)
-        if not values:
-            with torch.no_grad():
-                results = [
-                    forward.result(own, batch, training=True, check=False)
-                    for forward, own in zip(self._forwards, outputs, strict=True)
-                ]
-            found = [(result.loss, result.weight) for result in results]
-        return found, gradient
+                way = self._losses_in_turn  # each member says so itself
+        return way(outputs, batch, share)
 
-    def _exact(self, outputs: torch.Tensor, batch: Batch) -> tuple[bool, bool]:
-        """Whether losses that are computed at once have the bits of single ones, and whether gradients have: compared
-        on random outputs when a shape is met first."""
+    def _way(self, outputs: torch.Tensor, batch: Batch) -> _Way:
+        """The fastest way to losses and gradients that has the bits of single ones: compared on random outputs when a
+        shape is met first."""
         key = (self._signature, tuple(outputs.shape), torch.get_num_threads())
+        ways: list[_Way] = [self._losses_at_once, self._losses_by_rows, self._losses_in_turn]
         if key not in _exact_losses:
             self._losses_in_turn(outputs, batch, None)  # which checks the labels
-            try:
-                _exact_losses[key] = self._compared(outputs, batch)
-            except Exception:  # of a loss that vmap does not know
-                _exact_losses[key] = False, False
-        return _exact_losses[key]
+            generator = torch.Generator().manual_seed(0)
+            drawn = [torch.empty_like(outputs).normal_(generator=generator) for _ in range(_DRAWS)]
+            _exact_losses[key] = next(
+                number for number, way in enumerate(ways) if self._is_exact(way, drawn, batch)
+            )
+        return ways[_exact_losses[key]]
 
-    def _compared(self, like: torch.Tensor, batch: Batch) -> tuple[bool, bool]:
-        generator = torch.Generator().manual_seed(0)
-        values = gradients = True
-        for _ in range(_DRAWS):
-            drawn = torch.empty_like(like).normal_(generator=generator)
-            found, gradient = self._losses_in_turn(drawn, batch, None)
-            others, other = self._losses_at_once(drawn, batch, None)
-            gradients = gradients and _same(other, gradient)
-            values = values and all(
+    def _is_exact(self, way: _Way, drawn: Sequence[torch.Tensor], batch: Batch) -> bool:
+        if way == self._losses_in_turn:
+            return True
+        for outputs in drawn:
+            found, gradient = self._losses_in_turn(outputs, batch, None)
+            try:
+                others, other = way(outputs, batch, None)
+            except Exception:  # of a loss that is not for this way
+                return False
+            if not _same(other, gradient) or not all(
                 not isinstance(a, Exception) and not isinstance(b, Exception) and _same(a[0], b[0])
                 for a, b in zip(found, others, strict=True)
-            )
-        return values, gradients
+            ):
+                return False
+        return True
 
     def _losses_in_turn(
         self, outputs: torch.Tensor, batch: Batch, share: float | None
@@ -486,6 +486,41 @@ class _Lockstep:
         total = (losses if share is None else losses * share).sum()
         (gradient,) = torch.autograd.grad(total, whole)
         return [(loss, weights[0]) for loss in losses.detach()], gradient
+
+    def _losses_by_rows(
+        self, outputs: torch.Tensor, batch: Batch, share: float | None
+    ) -> tuple[list[tuple[torch.Tensor, Any] | Exception], torch.Tensor]:
+        """Cross entropies, of logarithms that are computed for all rows of all members at once.
+
+        Raises:
+            TypeError: the loss is another one.
+        """
+        loss = self._forwards[0].loss
+        labels = self._forwards[0].labels(batch, outputs[0])
+        if (
+            loss is None
+            or loss.weighs_rows
+            or type(loss.module) is not nn.CrossEntropyLoss
+            or loss.module.label_smoothing
+            or not isinstance(labels, torch.Tensor)
+            or labels.dim() != 1
+            or outputs.dim() != 3
+        ):
+            raise TypeError
+        module = loss.module
+        whole = outputs.detach().requires_grad_()
+        logarithms = functional.log_softmax(whole.flatten(0, 1), 1).view(whole.shape)
+        losses = [
+            functional.nll_loss(
+                own, labels, module.weight, ignore_index=module.ignore_index, reduction=module.reduction
+            )
+            for own in logarithms
+        ]
+        together = torch.stack(losses)
+        total = (together if share is None else together * share).sum()
+        (gradient,) = torch.autograd.grad(total, whole)
+        weight = loss.weight_of(labels)
+        return [(each.detach(), weight) for each in losses], gradient
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
