@@ -38,7 +38,7 @@ WIDTHS = (16, 8, 4)
 LEAST_GAIN = 1.1
 _PROBE_SECONDS = 0.03
 
-_DRAWS = 8
+_SAMPLES = 600
 
 _Way: TypeAlias = Callable[
     [torch.Tensor, Batch, float | None], tuple[list[tuple[torch.Tensor, Any] | Exception], torch.Tensor]
@@ -433,7 +433,8 @@ class _Lockstep:
         if key not in _exact_losses:
             self._losses_in_turn(outputs, batch, None)  # which checks the labels
             generator = torch.Generator().manual_seed(0)
-            drawn = [torch.empty_like(outputs).normal_(generator=generator) for _ in range(_DRAWS)]
+            count = -(-_SAMPLES // len(outputs))  # sums in another order seldom differ where rows are few
+            drawn = [torch.empty_like(outputs).normal_(generator=generator) for _ in range(count)]
             _exact_losses[key] = next(
                 number for number, way in enumerate(ways) if self._is_exact(way, drawn, batch)
             )
