@@ -41,7 +41,7 @@ def milliseconds(call: Callable[[], Any]) -> float:
 
 def main() -> None:
     ray.init("local", num_cpus=2, include_dashboard=False, logging_level="ERROR")
-    unit = Unit(pack=0, phase="train", epoch=0, partition=0, visit=0, trained=0, last=False)
+    unit = Unit(trial=0, phase="train", epoch=0, partition=0, visit=0, trained=0, last=False)
     actor: Any = ray.remote(Bare).remote()
 
     def bare() -> Any:

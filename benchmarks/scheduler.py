@@ -35,7 +35,7 @@ def microseconds(partitions: int, homes: bool, free: bool) -> float:
     def obey(starts: list[Start], now: float) -> None:
         for start in starts:
             heapq.heappush(
-                events, (now + seconds[start.unit.pack] * chance.uniform(0.9, 1.1), start.unit.pack)
+                events, (now + seconds[start.unit.trial] * chance.uniform(0.9, 1.1), start.unit.trial)
             )
 
     for trial in range(TRIALS):

@@ -29,7 +29,7 @@ def make(
 
 
 def follow(position: Position, unit: Unit, layout: Layout) -> Position:
-    """Where a pack stands after a unit: told independently of the scheduler."""
+    """Where a trial stands after a unit: told independently of the scheduler."""
     visits = position.visits + 1
     if unit.phase == "train":
         trained = position.trained + 1
@@ -64,21 +64,23 @@ class Driver:
         for start in starts:
             assert start.worker in self.up, "a worker that is gone was given a unit"
             assert start.worker not in self.running, "a busy worker was given a unit"
-            under_way = {unit.pack for units in self.running.values() for unit in units}
-            assert not under_way.intersection(start.packs), "a pack in two units"
-            assert len(set(start.packs)) == len(start.units) <= self.most
-            assert len({replace(unit, pack=0) for unit in start.units}) == 1, "packs together make one visit"
-            assert len(start.units) == 1 or len({self.kind[pack] for pack in start.packs} - {None}) == 1
-            assert len({self.target[pack] for pack in start.packs}) == 1
+            under_way = {unit.trial for units in self.running.values() for unit in units}
+            assert not under_way.intersection(start.trials), "a trial in two units"
+            assert len(set(start.trials)) == len(start.units) <= self.most
+            assert len({replace(unit, trial=0) for unit in start.units}) == 1, (
+                "trials together make one visit"
+            )
+            assert len(start.units) == 1 or len({self.kind[trial] for trial in start.trials} - {None}) == 1
+            assert len({self.target[trial] for trial in start.trials}) == 1
             for unit in start.units:
-                position = self.position[unit.pack]
+                position = self.position[unit.trial]
                 assert (unit.visit, unit.trained) == (position.visits, position.trained)
                 assert unit.partition not in position.seen or unit.phase == "validate"
                 homes = self.scheduler_homes
-                if unit.pack not in self.anywhere and homes is not None:
+                if unit.trial not in self.anywhere and homes is not None:
                     assert start.worker in homes[unit.partition], "a partition lives elsewhere"
-                assert unit.pack not in self.anywhere or len(start.units) == 1
-                self.anywhere.discard(unit.pack)
+                assert unit.trial not in self.anywhere or len(start.units) == 1
+                self.anywhere.discard(unit.trial)
             self.running[start.worker] = start.units
 
     scheduler_homes: dict[int, frozenset[int]] | None = None
@@ -92,37 +94,37 @@ class Driver:
         units = self.running.pop(worker, ())
         lost = self.scheduler.worker_down(worker)
         self.scheduler.validate()
-        for pack in dict.fromkeys([*(unit.pack for unit in units), *lost]):
-            done, self.position[pack] = self.durable[pack]
-            del self.done[pack][done:]
+        for trial in dict.fromkeys([*(unit.trial for unit in units), *lost]):
+            done, self.position[trial] = self.durable[trial]
+            del self.done[trial][done:]
             anywhere = self.random.random() < 0.5
-            self.anywhere = self.anywhere | {pack} if anywhere else self.anywhere - {pack}
-            self.obey(self.scheduler.returned(pack, self.position[pack], anywhere=anywhere))
+            self.anywhere = self.anywhere | {trial} if anywhere else self.anywhere - {trial}
+            self.obey(self.scheduler.returned(trial, self.position[trial], anywhere=anywhere))
 
-    def add(self, pack: int, target: int, urgency: float = 0, position: Position | None = None) -> None:
-        self.target[pack] = target
-        self.position[pack] = position or Position()
-        self.durable[pack] = (0, self.position[pack])
-        kind = self.kind[pack] = None if self.most == 1 else self.random.choice(["", "", "a", None])
-        self.obey(self.scheduler.add(pack, pack % 3, self.position[pack], target, urgency, kind=kind))
+    def add(self, trial: int, target: int, urgency: float = 0, position: Position | None = None) -> None:
+        self.target[trial] = target
+        self.position[trial] = position or Position()
+        self.durable[trial] = (0, self.position[trial])
+        kind = self.kind[trial] = None if self.most == 1 else self.random.choice(["", "", "a", None])
+        self.obey(self.scheduler.add(trial, trial % 3, self.position[trial], target, urgency, kind=kind))
 
-    def extend(self, pack: int, target: int) -> None:
-        self.target[pack] = target
-        self.obey(self.scheduler.extend(pack, target, self.random.choice([0, 1, 2])))
+    def extend(self, trial: int, target: int) -> None:
+        self.target[trial] = target
+        self.obey(self.scheduler.extend(trial, target, self.random.choice([0, 1, 2])))
 
     def finish(self, worker: int, resident: bool = False, seconds: float | None = None) -> None:
         for unit in self.running.pop(worker):
             if len(self.kind) % 7 == 3 and self.most > 1:
-                self.kind[unit.pack] = self.random.choice(["a", "b", None])
-                self.scheduler.set_kind(unit.pack, self.kind[unit.pack])
+                self.kind[unit.trial] = self.random.choice(["a", "b", None])
+                self.scheduler.set_kind(unit.trial, self.kind[unit.trial])
             if self.most > 1 and self.random.random() < 0.05:
-                self.repeat(unit.pack)
+                self.repeat(unit.trial)
                 continue
-            self.done[unit.pack].append(unit)
-            self.position[unit.pack] = follow(self.position[unit.pack], unit, self.layout)
+            self.done[unit.trial].append(unit)
+            self.position[unit.trial] = follow(self.position[unit.trial], unit, self.layout)
             if not resident:
-                self.durable[unit.pack] = (len(self.done[unit.pack]), self.position[unit.pack])
-            self.obey(self.scheduler.done(unit.pack, seconds, resident))
+                self.durable[unit.trial] = (len(self.done[unit.trial]), self.position[unit.trial])
+            self.obey(self.scheduler.done(unit.trial, seconds, resident))
 
     def finish_one(self, resident: bool = False) -> None:
         self.finish(
@@ -132,20 +134,20 @@ class Driver:
     def put_back(self, worker: int) -> None:
         """A full disk: the unit is repeated."""
         for unit in self.running.pop(worker):
-            self.repeat(unit.pack)
+            self.repeat(unit.trial)
 
-    def repeat(self, pack: int) -> None:
-        """A pack goes on from what is durable of it."""
-        self.anywhere.discard(pack)
-        done, self.position[pack] = self.durable[pack]
-        del self.done[pack][done:]
-        self.obey(self.scheduler.returned(pack, self.position[pack]))
+    def repeat(self, trial: int) -> None:
+        """A trial goes on from what is durable of it."""
+        self.anywhere.discard(trial)
+        done, self.position[trial] = self.durable[trial]
+        del self.done[trial][done:]
+        self.obey(self.scheduler.returned(trial, self.position[trial]))
 
-    def end(self, pack: int) -> None:
-        left = {w: tuple(unit for unit in units if unit.pack != pack) for w, units in self.running.items()}
+    def end(self, trial: int) -> None:
+        left = {w: tuple(unit for unit in units if unit.trial != trial) for w, units in self.running.items()}
         self.running = {worker: units for worker, units in left.items() if units}
-        del self.target[pack]
-        self.obey(self.scheduler.end(pack))
+        del self.target[trial]
+        self.obey(self.scheduler.end(trial))
 
 
 def play(seed: int) -> None:
@@ -181,22 +183,22 @@ def play(seed: int) -> None:
     while driver.running:
         driver.finish_one()
         scheduler.validate()
-    for pack, target in driver.target.items():
-        assert driver.position[pack].trained >= target, f"pack {pack} was left behind"
-        assert_complete(driver, pack, validate)
+    for trial, target in driver.target.items():
+        assert driver.position[trial].trained >= target, f"trial {trial} was left behind"
+        assert_complete(driver, trial, validate)
 
 
 def disturb(driver: Driver, chance: random.Random, workers: int, resident: bool) -> None:
-    scheduler, packs = driver.scheduler, sorted(driver.target)
+    scheduler, trials = driver.scheduler, sorted(driver.target)
     event = chance.random()
     if event < 0.2:
         number = len(driver.position)
         driver.add(number, chance.randint(0, 3 * driver.layout.train), chance.choice([0, 0, 1, 2.5]))
-    elif event < 0.26 and packs:
-        pack = chance.choice(packs)
-        driver.extend(pack, driver.target[pack] + chance.randint(0, driver.layout.train))
-    elif event < 0.30 and packs:
-        driver.end(chance.choice(packs))
+    elif event < 0.26 and trials:
+        trial = chance.choice(trials)
+        driver.extend(trial, driver.target[trial] + chance.randint(0, driver.layout.train))
+    elif event < 0.30 and trials:
+        driver.end(chance.choice(trials))
     elif event < 0.34:
         driver.worker_up(chance.randrange(workers))
     elif event < 0.38 and driver.up:
@@ -212,20 +214,20 @@ def disturb(driver: Driver, chance: random.Random, workers: int, resident: bool)
         driver.finish_one(resident and chance.random() < 0.3)
 
 
-def assert_complete(driver: Driver, pack: int, validate: int) -> None:
+def assert_complete(driver: Driver, trial: int, validate: int) -> None:
     """In each epoch every partition once, and validations whole."""
     per_epoch: dict[int, list[int]] = defaultdict(list)
-    for unit in driver.done[pack]:
+    for unit in driver.done[trial]:
         if unit.phase == "train":
             per_epoch[unit.epoch].append(unit.partition)
     for partitions in per_epoch.values():
         assert len(set(partitions)) == len(partitions) <= driver.layout.train
-    position = driver.position[pack]
+    position = driver.position[trial]
     assert position.step == 0
     assert not validate or position.validated == position.trained
 
 
-def test_any_events_keep_the_invariants_and_no_pack_is_left_behind() -> None:
+def test_any_events_keep_the_invariants_and_no_trial_is_left_behind() -> None:
     for seed in range(SEQUENCES):
         play(seed)
 
@@ -235,10 +237,10 @@ def test_any_events_found_by_hypothesis_do_as_well(seed: int) -> None:
     play(seed)
 
 
-def run_all(scheduler: Scheduler, workers: int, packs: int, target: int) -> Driver:
+def run_all(scheduler: Scheduler, workers: int, trials: int, target: int) -> Driver:
     driver = Driver(scheduler, workers, workers)
-    for pack in range(packs):
-        driver.add(pack, target)
+    for trial in range(trials):
+        driver.add(trial, target)
     while driver.running:
         driver.finish_one()
     return driver
@@ -248,9 +250,9 @@ def test_a_trial_visits_the_partitions_in_its_groups_order_whatever_the_workers(
     order = rotating_order(4, 4, 7)
     for workers in (1, 3):
         driver = run_all(make(4, 0), workers, 5, 8)
-        for pack in range(5):
-            visited = [unit.partition for unit in driver.done[pack]]
-            assert visited == [*order(pack % 3, 0), *order(pack % 3, 1)]
+        for trial in range(5):
+            visited = [unit.partition for unit in driver.done[trial]]
+            assert visited == [*order(trial % 3, 0), *order(trial % 3, 1)]
 
 
 def test_equal_units_of_as_many_groups_as_partitions_never_meet() -> None:
@@ -284,7 +286,7 @@ def is_end(expected: str, units: int) -> bool:
     return units in [sum(lengths[:k]) for k in range(1, len(lengths) + 1)]
 
 
-def test_a_pack_that_is_extended_after_a_rung_finishes_its_epoch() -> None:
+def test_a_trial_that_is_extended_after_a_rung_finishes_its_epoch() -> None:
     driver = run_all(make(4, 1), 1, 1, 3)
     driver.extend(0, 8)
     while driver.running:
@@ -293,7 +295,7 @@ def test_a_pack_that_is_extended_after_a_rung_finishes_its_epoch() -> None:
     assert [unit.epoch for unit in driver.done[0]] == [0] * 6 + [1] * 5
 
 
-def test_a_pack_goes_on_within_a_validation() -> None:
+def test_a_trial_goes_on_within_a_validation() -> None:
     scheduler = make(4, 3)
     position = Position(visits=5, trained=4, step=1, validated=0)
     [start] = scheduler.worker_up(0) + scheduler.add(0, 0, position, 8)
@@ -305,7 +307,7 @@ def test_a_pack_goes_on_within_a_validation() -> None:
     )
 
 
-def test_a_pack_in_free_order_goes_on_with_the_partitions_that_it_has_not_seen() -> None:
+def test_a_trial_in_free_order_goes_on_with_the_partitions_that_it_has_not_seen() -> None:
     scheduler = make(4, 0, free=True)
     scheduler.worker_up(0)
     [start] = scheduler.add(0, 0, Position(visits=3, trained=3, seen=frozenset({0, 2, 3})), 8)
@@ -313,7 +315,7 @@ def test_a_pack_in_free_order_goes_on_with_the_partitions_that_it_has_not_seen()
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_a_pack_in_free_order_that_comes_back_in_a_validation_sees_all_in_the_next_epoch(step: int) -> None:
+def test_a_trial_in_free_order_that_comes_back_in_a_validation_sees_all_in_the_next_epoch(step: int) -> None:
     """As a journal leaves it: what the epoch has seen is forgotten once that is validated."""
     trained = tuple((partition, {"loss": [1.0, 1.0]}) for partition in (2, 0, 1))
     carried = ({"partition": 1, "states": {}},) * step
@@ -332,51 +334,51 @@ def test_a_pack_in_free_order_that_comes_back_in_a_validation_sees_all_in_the_ne
 @pytest.mark.parametrize("order", ["longest", "greedy"])
 def test_trials_advance_together(order: Literal["longest", "greedy"]) -> None:
     driver = Driver(make(4, 0, order=order), 1, 0)
-    for pack in range(4):
-        driver.add(pack, 12)
+    for trial in range(4):
+        driver.add(trial, 12)
     while driver.running:
         driver.finish(0, seconds=1.0)
-        visits = [len(driver.done[pack]) for pack in range(4)]
+        visits = [len(driver.done[trial]) for trial in range(4)]
         assert max(visits) - min(visits) <= 1
 
 
 def test_the_longest_way_goes_first_once_units_were_measured() -> None:
     driver = Driver(make(2, 0), 1, 0)
-    for pack in range(3):
-        driver.add(pack, 4)
+    for trial in range(3):
+        driver.add(trial, 4)
     for _ in range(3):
-        driver.finish(0, seconds=[1.0, 5.0, 2.2][driver.running[0][0].pack])
+        driver.finish(0, seconds=[1.0, 5.0, 2.2][driver.running[0][0].trial])
     taken = []
     while driver.running:
-        taken.append(driver.running[0][0].pack)
-        driver.finish(0, seconds=[1.0, 5.0, 2.2][driver.running[0][0].pack])
+        taken.append(driver.running[0][0].trial)
+        driver.finish(0, seconds=[1.0, 5.0, 2.2][driver.running[0][0].trial])
     assert taken == [1, 1, 2, 1, 2, 0, 2, 0, 0]
 
 
 def test_the_most_urgent_go_first() -> None:
     driver = Driver(make(2, 0), 1, 0)
     driver.scheduler.pause()
-    for pack, urgency in enumerate([3.0, 1.0, 2.0]):
-        driver.add(pack, 2, urgency)
+    for trial, urgency in enumerate([3.0, 1.0, 2.0]):
+        driver.add(trial, 2, urgency)
     driver.obey(driver.scheduler.resume())
     taken = []
     while driver.running:
-        taken.append(driver.running[0][0].pack)
+        taken.append(driver.running[0][0].trial)
         driver.finish(0, seconds=1.0)
     assert taken == [1, 1, 2, 2, 0, 0]
 
 
 @pytest.mark.parametrize("order", ["longest", "greedy"])
-def test_packs_keep_to_their_workers_when_all_units_take_the_same_time(
+def test_trials_keep_to_their_workers_when_all_units_take_the_same_time(
     order: Literal["longest", "greedy"],
 ) -> None:
     driver = Driver(make(4, 0, order=order), 2, 0)
     where: dict[int, set[int]] = defaultdict(set)
-    for pack in range(6):
-        driver.add(pack, 12)
+    for trial in range(6):
+        driver.add(trial, 12)
     while driver.running:
         for worker in sorted(driver.running):
-            where[driver.running[worker][0].pack].add(worker)
+            where[driver.running[worker][0].trial].add(worker)
             driver.finish(worker, seconds=1.0)
     assert all(len(workers) == 1 for workers in where.values())
 
@@ -385,16 +387,16 @@ def test_a_worker_keeps_what_it_holds_if_a_hop_costs_more_than_it_gains() -> Non
     hops = []
     for hop_seconds in (0.0, 100.0):
         driver = Driver(make(4, 0, hop_seconds=hop_seconds), 2, 5)
-        for pack in range(6):
-            driver.add(pack, 40)
+        for trial in range(6):
+            driver.add(trial, 40)
         held: dict[int, int] = {}
         count: Counter[int] = Counter()
         while driver.running:
             worker = driver.random.choice(sorted(driver.running))
-            pack = driver.running[worker][0].pack
-            count[held.get(pack, worker) != worker] += 1
-            held[pack] = worker
-            driver.finish(worker, seconds=1.0 + pack)
+            trial = driver.running[worker][0].trial
+            count[held.get(trial, worker) != worker] += 1
+            held[trial] = worker
+            driver.finish(worker, seconds=1.0 + trial)
         hops.append(count[True])
     assert hops[1] < hops[0] / 4
 
@@ -407,7 +409,7 @@ def test_a_unit_goes_to_the_replica_that_is_idle() -> None:
     assert sorted(driver.running) == [0, 1]
 
 
-def test_a_worker_that_has_other_work_leaves_a_pack_to_one_that_has_none() -> None:
+def test_a_worker_that_has_other_work_leaves_a_trial_to_one_that_has_none() -> None:
     """Worker 1 can only do partition 1, worker 0 both."""
     scheduler = make(2, 0, {0: frozenset({0}), 1: frozenset({0, 1})}, free=True)
     driver = Driver(scheduler, 2, 0)
@@ -430,7 +432,7 @@ def test_what_a_lost_worker_did_may_be_done_where_its_partition_does_not_live() 
     assert (following.worker, following.unit.partition) == (other, other), "only that unit"
 
 
-def test_a_resident_state_keeps_its_pack_on_the_worker_that_holds_it() -> None:
+def test_a_resident_state_keeps_its_trial_on_the_worker_that_holds_it() -> None:
     scheduler = make(3, 0)
     [start] = scheduler.add(0, 0, Position(), 3) + scheduler.worker_up(0)
     assert start.worker == 0
@@ -440,7 +442,7 @@ def test_a_resident_state_keeps_its_pack_on_the_worker_that_holds_it() -> None:
     assert scheduler.worker_down(0) == [0]
 
 
-def test_a_pack_whose_worker_is_lost_waits_until_it_is_said_from_where_it_goes_on() -> None:
+def test_a_trial_whose_worker_is_lost_waits_until_it_is_said_from_where_it_goes_on() -> None:
     scheduler = make(3, 0)
     scheduler.worker_up(0)
     scheduler.add(0, 0, Position(), 3)
@@ -450,57 +452,59 @@ def test_a_pack_whose_worker_is_lost_waits_until_it_is_said_from_where_it_goes_o
     assert [start.unit.visit for start in scheduler.returned(0, Position())] == [0]
 
 
-def test_packs_of_one_kind_make_a_visit_together() -> None:
+def test_trials_of_one_kind_make_a_visit_together() -> None:
     scheduler = make(2, 0, most=4)
     scheduler.pause()
     scheduler.worker_up(0)
-    for pack, kind in enumerate(["a", "a", "b", None, None, "a", "a", "a"]):
-        scheduler.add(pack, 0, Position(), 2, kind=kind)
+    for trial, kind in enumerate(["a", "a", "b", None, None, "a", "a", "a"]):
+        scheduler.add(trial, 0, Position(), 2, kind=kind)
     [start] = scheduler.resume()
-    assert start.packs == (0, 1, 5, 6), "as many as may, from the first on"
+    assert start.trials == (0, 1, 5, 6), "as many as may, from the first on"
     assert scheduler.done(0) == scheduler.done(1) == scheduler.done(5) == []
     assert scheduler.running == 1
     [following] = scheduler.done(6)
-    assert following.packs == (2,), "those that have done less go first"
+    assert following.trials == (2,), "those that have done less go first"
     scheduler.validate()
 
 
-def test_packs_that_may_go_together_are_shared_among_workers_that_would_be_idle() -> None:
+def test_trials_that_may_go_together_are_shared_among_workers_that_would_be_idle() -> None:
     scheduler = make(2, 0, most=16)
     scheduler.pause()
     for worker in range(3):
         scheduler.worker_up(worker)
-    for pack in range(8):
-        scheduler.add(pack, 0, Position(), 2, kind="a")
+    for trial in range(8):
+        scheduler.add(trial, 0, Position(), 2, kind="a")
     assert sorted(len(start.units) for start in scheduler.resume()) == [2, 3, 3]
 
 
-def test_a_pack_that_ends_in_a_visit_leaves_the_others_in_it() -> None:
+def three_under_way_together() -> Scheduler:
+    """Trials 0, 1 and 2 make a visit together on worker 0."""
     scheduler = make(2, 0, most=4)
     scheduler.pause()
     scheduler.worker_up(0)
-    for pack in range(3):
-        scheduler.add(pack, 0, Position(), 2, kind="a")
-    scheduler.resume()
+    for trial in range(3):
+        scheduler.add(trial, 0, Position(), 2, kind="a")
+    [start] = scheduler.resume()
+    assert start.trials == (0, 1, 2)
+    return scheduler
+
+
+def test_a_trial_that_ends_in_a_visit_leaves_the_others_in_it() -> None:
+    scheduler = three_under_way_together()
     assert scheduler.end(1) == []
     assert scheduler.done(0) == []
     [start] = scheduler.done(2)
-    assert start.packs == (0, 2)
+    assert start.trials == (0, 2)
 
 
 def test_after_a_lost_worker_each_makes_the_visit_alone() -> None:
-    scheduler = make(2, 0, most=4)
-    scheduler.pause()
-    scheduler.worker_up(0)
-    for pack in range(3):
-        scheduler.add(pack, 0, Position(), 2, kind="a")
-    scheduler.resume()
+    scheduler = three_under_way_together()
     scheduler.worker_down(0)
-    for pack in range(3):
-        scheduler.returned(pack, Position(), idle=False, anywhere=True)
+    for trial in range(3):
+        scheduler.returned(trial, Position(), idle=False, anywhere=True)
     [start] = scheduler.worker_up(0)
-    assert start.packs == (0,)
-    assert [following.packs for following in scheduler.done(0)] == [(1,)]
+    assert start.trials == (0,)
+    assert [following.trials for following in scheduler.done(0)] == [(1,)]
 
 
 def test_nothing_starts_while_paused() -> None:
@@ -512,12 +516,12 @@ def test_nothing_starts_while_paused() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 1000])
-def test_ten_thousand_packs_on_many_workers_are_scheduled_without_going_through_all(workers: int) -> None:
+def test_ten_thousand_trials_on_many_workers_are_scheduled_without_going_through_all(workers: int) -> None:
     scheduler = make(2, 0)
     for worker in range(workers):
         scheduler.worker_up(worker)
-    running = [start for pack in range(10_000) for start in scheduler.add(pack, pack % 3, Position(), 2)]
+    running = [start for trial in range(10_000) for start in scheduler.add(trial, trial % 3, Position(), 2)]
     for start in running[:1000]:
-        running += scheduler.done(start.unit.pack, 1.0)
+        running += scheduler.done(start.unit.trial, 1.0)
     assert scheduler.running == workers
     scheduler.validate()

@@ -45,7 +45,7 @@ def deadly(fn, request, moment, marker):
 class Work(conftest.Work):
     def __call__(self, unit, trials, save):
         fn, (request,) = super().__call__(unit, trials, save)
-        name = unit.pack, unit.visit
+        name = unit.trial, unit.visit
         return deadly, (fn, request, deaths.get(name), root / f"{name} was killed")
 
 conftest.Work, deaths = Work, {}

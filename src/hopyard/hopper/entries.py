@@ -1,4 +1,4 @@
-"""Notes of the scheduler on packs, and on partitions that live together."""
+"""Notes of the scheduler on trials, and on partitions that live together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from hopyard.hopper.units import Unit
 
 
-class PackStatus(Enum):
+class TrialStatus(Enum):
     READY = "ready"
     RUNNING = "running"
     PARKED = "parked"
@@ -17,8 +17,8 @@ class PackStatus(Enum):
 
 
 @dataclass(slots=True)
-class Pack:
-    """A pack; sets of packs, partitions and sites are bits."""
+class TrialEntry:
+    """A trial; sets of trials, partitions and sites are bits."""
 
     number: int
     bit: int
@@ -31,7 +31,7 @@ class Pack:
     validated: int = 0
     todo: int = 0  # partitions not yet seen in this epoch, as bits
     reach: int = 0  # their sites, as bits; both only with free orders
-    status: PackStatus = PackStatus.PARKED
+    status: TrialStatus = TrialStatus.PARKED
     sites: int = 0  # where its next unit may be, as bits
     anywhere: bool = False  # its next unit may be on any worker
     worker: int | None = None
@@ -40,7 +40,7 @@ class Pack:
     seconds: float = 0.0  # of the units that were measured
     measured: int = 0
     expected: float | None = None  # seconds of all units to the target, if that is known
-    kind: str | None = None  # packs of one kind may make a visit together
+    kind: str | None = None  # trials of one kind may make a visit together
     visit: tuple[Any, ...] | None = None  # while ready, a mark of those that may make its next visit with it
 
 
@@ -50,10 +50,10 @@ class Site:
 
     partitions: int = 0
     workers: int = 1  # how many; only compared between sites
-    bound: int = 0  # packs whose next unit may be here
+    bound: int = 0  # trials whose next unit may be here
     idle: int = 0  # workers
 
 
 def burden(site: Site) -> float:
-    """Packs bound for the site, for each of its workers."""
+    """Trials bound for the site, for each of its workers."""
     return site.bound.bit_count() / site.workers

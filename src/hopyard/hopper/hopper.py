@@ -306,28 +306,30 @@ class Hopper:
         self._left_behind = True
         if self._notice.given is not None:
             # The signal may have ended what the unit needs: a JVM, a process that reads its data. No trial fails by it.
-            self._give_up(start.packs)
+            self._give_up(start.trials)
         elif isinstance(error, PASSING):
-            self._pause(start.packs, error)
-        elif isinstance(error, StateLostError) and any(map(self._is_behind, start.packs)):
-            self._state_lost(start.packs, error)
+            self._pause(start.trials, error)
+        elif isinstance(error, StateLostError) and any(map(self._is_behind, start.trials)):
+            self._state_lost(start.trials, error)
         elif isinstance(error, WorkerLostError | UnitTimeoutError):
             self._worker_lost(start, error)
         elif isinstance(error, StorageError | WorkerMismatchError):
             # No trial can help it: once it is mended, the run goes on. The record is for the history,
             # and a driver that was taken over learns that by it.
-            self._commit({"r": "back", "t": list(start.packs), "why": str(error)})
+            self._commit({"r": "back", "t": list(start.trials), "why": str(error)})
             self._journal.flush()
             raise error
         else:
-            self._fail(start, dict.fromkeys(start.packs, evidence_of(error, start)))
+            self._fail(start, dict.fromkeys(start.trials, evidence_of(error, start)))
 
     def _unit_done(self, ended: _Ended, outcome: UnitOutcome) -> None:
         start = ended.start
         failed = {
-            pack: error for pack, error in zip(start.packs, outcome.errors, strict=True) if error is not None
+            number: error
+            for number, error in zip(start.trials, outcome.errors, strict=True)
+            if error is not None
         }
-        done = [pack for pack in start.packs if pack not in failed]
+        done = [number for number in start.trials if number not in failed]
         if done:
             self._note_done(ended, outcome, done, self._note_kinds(start, outcome))
         if failed:
@@ -340,48 +342,48 @@ class Hopper:
     def _note_kinds(self, start: Start, outcome: UnitOutcome) -> dict[int, str]:
         """Note who may train with whom from now on. Returns why some trials will train alone, if that is new."""
         news = {}
-        for pack, kind, why in zip(start.packs, outcome.kinds, outcome.alone, strict=True):
-            self._kinds[pack] = kind
-            self._scheduler.set_kind(pack, kind)
-            if why and self._alone.get(pack) != why:
-                self._alone[pack] = news[pack] = why
+        for number, kind, why in zip(start.trials, outcome.kinds, outcome.alone, strict=True):
+            self._kinds[number] = kind
+            self._scheduler.set_kind(number, kind)
+            if why and self._alone.get(number) != why:
+                self._alone[number] = news[number] = why
         return news
 
     def _note_done(
-        self, ended: _Ended, outcome: UnitOutcome, packs: Sequence[int], alone: Mapping[int, str]
+        self, ended: _Ended, outcome: UnitOutcome, numbers: Sequence[int], alone: Mapping[int, str]
     ) -> None:
-        """Commit the visit of ``packs``, the trials of a unit that have not failed."""
+        """Commit the visit of ``numbers``, trials of a unit that have not failed."""
         trains = ended.start.unit.phase == "train"
-        target = self._decisions.targets.get(packs[0])
-        record = unit_record(ended.start, outcome, packs, alone, ended.began, self._now(), target)
-        states = dict(zip(ended.start.packs, outcome.states, strict=True))
-        for pack in packs:
-            if trains and states[pack] is not None:
-                self._saved_at[pack] = record["z"]
+        target = self._decisions.targets.get(numbers[0])
+        record = unit_record(ended.start, outcome, numbers, alone, ended.began, self._now(), target)
+        states = dict(zip(ended.start.trials, outcome.states, strict=True))
+        for number in numbers:
+            if trains and states[number] is not None:
+                self._saved_at[number] = record["z"]
         self._store_again()
         self._decisions.check_measured(record)
         # The searcher is asked here, before the scheduler goes on, so that a trial that it stops
         # starts nothing more.
         self._commit(record)
         starts: list[Start] = []
-        for pack in packs:
-            trial = self._state.trials[pack]
+        for number in numbers:
+            trial = self._state.trials[number]
             if trial.running and trial.stop_asked:
-                self._end_for_user(pack)
+                self._end_for_user(number)
             elif trial.running and trial.code_has_ended:
-                self._end_by_itself(pack)
+                self._end_by_itself(number)
             elif trial.running:
-                took = (record["z"] - record["a"]) / len(packs)
-                starts += self._scheduler.done(pack, took, resident=trains and states[pack] is None)
+                took = (record["z"] - record["a"]) / len(numbers)
+                starts += self._scheduler.done(number, took, resident=trains and states[number] is None)
         # What the trial no longer needs may go only while none of its units is under way; others need not wait.
-        goes_on = {pack for start in starts for pack in start.packs}
-        for pack in packs:
-            if pack in goes_on:
-                self._retention.delete_of(pack, self._journal.durable)
+        goes_on = {number for start in starts for number in start.trials}
+        for number in numbers:
+            if number in goes_on:
+                self._retention.delete_of(number, self._journal.durable)
         self._start(starts)
-        for pack in packs:
-            if pack not in goes_on:
-                self._retention.delete_of(pack, self._journal.durable)
+        for number in numbers:
+            if number not in goes_on:
+                self._retention.delete_of(number, self._journal.durable)
 
     def _commit(self, record: JournalRecord) -> None:
         """Apply, journal and show a record, and then all that follows from it."""
@@ -437,42 +439,42 @@ class Hopper:
             self._show()
         for start in starts:
             if self._notice.given is not None:
-                self._give_up(start.packs)
+                self._give_up(start.trials)
                 continue
-            trials = [self._state.trials[pack] for pack in start.packs]
+            trials = [self._state.trials[number] for number in start.trials]
             fn, args = self._work(start.unit, trials, any(map(self._must_be_saved, start.units)))
             began = self._now()
             try:
                 with nullcontext() if self._backend.isolated else self._notice.in_unit():
                     future = self._backend.submit(start.worker, fn, *args)
             except Preempted:
-                self._give_up(start.packs)
+                self._give_up(start.trials)
             else:
                 future.add_done_callback(functools.partial(self._ended, start, began))
 
-    def _give_up(self, packs: Sequence[int]) -> None:
+    def _give_up(self, numbers: Sequence[int]) -> None:
         """Leave a unit to whoever goes on with the run, as the process is to end."""
         self._scheduler.pause()
-        for pack in packs:
-            self._scheduler.returned(pack, self._position(pack))
+        for number in numbers:
+            self._scheduler.returned(number, self._position(number))
 
     def _ended(self, start: Start, began: float, future: Future[UnitOutcome]) -> None:
         self._events.put(_Ended(start, future, began))
 
     def _must_be_saved(self, unit: Unit) -> bool:
-        if unit.last or not self._may_stay_resident or unit.pack in self._must_save:
+        if unit.last or not self._may_stay_resident or unit.trial in self._must_save:
             return True
         every = self._options.checkpoint_every
-        return isinstance(every, float) and self._now() - self._saved_at.get(unit.pack, 0.0) >= every
+        return isinstance(every, float) and self._now() - self._saved_at.get(unit.trial, 0.0) >= every
 
     # What goes wrong ------------------------------------------------------------------------
 
-    def _pause(self, packs: Sequence[int], error: StorageError) -> None:
-        self._roll_back(packs, str(error))
+    def _pause(self, numbers: Sequence[int], error: StorageError) -> None:
+        self._roll_back(numbers, str(error))
         was_paused = self._scheduler.paused
         self._scheduler.pause()  # first, or the worker would begin what ends in the same way
-        for pack in packs:
-            self._scheduler.returned(pack, self._position(pack))
+        for number in numbers:
+            self._scheduler.returned(number, self._position(number))
         if was_paused:
             return
         self._timer = threading.Timer(self._options.retry_seconds, self._events.put, (_Retry(),))
@@ -493,56 +495,58 @@ class Hopper:
             self._waits_until = None
             self._journal.tell_full(False)
 
-    def _roll_back(self, packs: Sequence[int], why: str) -> None:
-        """Set packs back to their durable progress, where more of it was only in the memory of a lost worker."""
-        behind = [pack for pack in packs if self._is_behind(pack)]
+    def _roll_back(self, numbers: Sequence[int], why: str) -> None:
+        """Set trials back to their durable progress, where more of it was only in the memory of a lost worker."""
+        behind = [number for number in numbers if self._is_behind(number)]
         if behind:
             self._commit({"r": "back", "t": behind, "why": why})
 
-    def _is_behind(self, pack: int) -> bool:
+    def _is_behind(self, number: int) -> bool:
         """Whether something of the trial is in a worker's memory alone."""
-        trial = self._state.trials[pack]
+        trial = self._state.trials[number]
         return trial.progress != trial.durable
 
-    def _state_lost(self, packs: Sequence[int], error: BaseException) -> None:
+    def _state_lost(self, numbers: Sequence[int], error: BaseException) -> None:
         """Redo the lost part of trials whose worker has gone unnoticed, which is not the unit's fault, and save all
         states from here on, so that this happens to a trial once."""
-        self._must_save.update(packs)
-        self._roll_back(packs, str(error))
-        for pack in packs:
-            self._start(self._scheduler.returned(pack, self._position(pack)))
+        self._must_save.update(numbers)
+        self._roll_back(numbers, str(error))
+        for number in numbers:
+            self._start(self._scheduler.returned(number, self._position(number)))
 
     def _worker_lost(self, start: Start, error: BaseException) -> None:
         """Repeat the unit on a fresh worker, of each trial alone; the second loss in one unit fails the trial."""
-        packs = start.packs
-        orphans = [pack for pack in self._scheduler.worker_down(start.worker) if pack not in packs]
-        self._commit({"r": "lost", "w": start.worker, "t": list(packs), "z": self._now(), "why": str(error)})
-        self._roll_back([*packs, *orphans], str(error))
-        self._must_save.update((*packs, *orphans))
-        for pack in orphans:
-            self._start(self._scheduler.returned(pack, self._position(pack), idle=False))
-        failed = [pack for pack in packs if self._state.trials[pack].losses >= 2]
+        numbers = start.trials
+        orphans = [number for number in self._scheduler.worker_down(start.worker) if number not in numbers]
+        self._commit(
+            {"r": "lost", "w": start.worker, "t": list(numbers), "z": self._now(), "why": str(error)}
+        )
+        self._roll_back([*numbers, *orphans], str(error))
+        self._must_save.update((*numbers, *orphans))
+        for number in orphans:
+            self._start(self._scheduler.returned(number, self._position(number), idle=False))
+        failed = [number for number in numbers if self._state.trials[number].losses >= 2]
         if failed:
             self._fail(start, dict.fromkeys(failed, evidence_of(error, start)))
-        for pack in packs:
-            if pack not in failed:  # anywhere: a machine that loses every worker must not fail every trial
-                position = self._position(pack)
-                self._start(self._scheduler.returned(pack, position, idle=False, anywhere=True))
+        for number in numbers:
+            if number not in failed:  # anywhere: a machine that loses every worker must not fail every trial
+                position = self._position(number)
+                self._start(self._scheduler.returned(number, position, idle=False, anywhere=True))
         self._start(self._scheduler.worker_up(start.worker))
 
     def _fail(self, start: Start, errors: Mapping[int, Evidence]) -> None:
         """End trials that failed, or let those go on from their last durable state that may be restarted."""
-        for pack, error in errors.items():
-            trial = self._state.trials[pack]
+        for number, error in errors.items():
+            trial = self._state.trials[number]
             may_be_restarted = trial.restarts < self._options.max_restarts and error.kind not in FOR_GOOD
-            if may_be_restarted and self._scheduler.has(pack):
+            if may_be_restarted and self._scheduler.has(number):
                 self._restart(trial, replace(error, worker=start.worker))
                 continue
             if not self._failures:
                 self._before_failures = len(self._state.trials)
             found = replace(error, worker=start.worker)
-            self._failures.append((pack, found))
-            failed = {"r": "end", "t": pack, "status": "failed", "error": found.to_json()}
+            self._failures.append((number, found))
+            failed = {"r": "end", "t": number, "status": "failed", "error": found.to_json()}
             self._commit(failed | {"z": self._now()})
         self._raise_if_all_fail_alike()
 
@@ -590,8 +594,8 @@ class Hopper:
                 said = str(error) if isinstance(error, HopyardError) else f"\n{traceback.format_exc()}"
                 self._announce(f"a callback failed; the run goes on. {said}")
 
-    def _position(self, pack: int) -> Position:
-        return self._state.trials[pack].progress.position()
+    def _position(self, number: int) -> Position:
+        return self._state.trials[number].progress.position()
 
     # What users ask for -------------------------------------------------------------------
 

@@ -1,12 +1,12 @@
-"""Scheduler of visits, of packs to partitions on workers: events in, instructions out.
+"""Scheduler of visits, of trials to partitions on workers: events in, instructions out.
 
 The scheduler does no I/O, reads no clock and starts no thread. A caller feeds it events and
 carries out the :class:`Start` instructions it returns. It keeps three invariants, which
-``validate`` checks: a pack is on one worker at most, a worker makes one visit at a time, and no
-idle worker is left beside a ready pack that it may run.
+``validate`` checks: a trial is on one worker at most, a worker makes one visit at a time, and no
+idle worker is left beside a ready trial that it may run.
 
 =============  ==========================================  ==============
-pack is        event                                       pack becomes
+trial is        event                                       trial becomes
 =============  ==========================================  ==============
 (unknown)      ``add``                                     ready | parked
 ready          (an eligible worker is idle)                running
@@ -19,19 +19,19 @@ parked         ``extend``                                  ready
 any            ``end``                                     (forgotten)
 =============  ==========================================  ==============
 
-A pack trains up to its target, and is validated there and at the end of each epoch.
+A trial trains up to its target, and is validated there and at the end of each epoch.
 
-Priority of packs: the lowest ``urgency``; then by ``order``: the most seconds left to the target, by what
-the pack's units took so far (``"longest"``), or the fewest visits (``"greedy"``); then the pack whose state
-the worker holds; then round the packs, each worker from the one it took last. Packs that nothing is known of
+Priority of trials: the lowest ``urgency``; then by ``order``: the most seconds left to the target, by what
+the trial's units took so far (``"longest"``), or the fewest visits (``"greedy"``); then the trial whose state
+the worker holds; then round the trials, each worker from the one it took last. Trials that nothing is known of
 go before measured ones, the longest way first.
 
-Packs of one *kind* that are to make the same visit may make it together, on one worker: as many as are ready, up to a
+Trials of one *kind* that are to make the same visit may make it together, on one worker: as many as are ready, up to a
 limit, or their share where other workers would be idle.
 
-Implementation: every pack has a number, and sets of packs are bits of Python's integers: packs that are ready, packs of
-each priority, packs that may next go to each *site* (the partitions that live on the same workers), packs whose
-state each worker holds. A worker may take the intersection of two sets, for any number of packs.
+Implementation: every trial has a number, and sets of trials are bits of Python's integers: trials that are ready,
+trials of each priority, trials that may next go to each *site* (the partitions that live on the same workers), trials
+whose state each worker holds. A worker may take the intersection of two sets, for any number of trials.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from math import floor, log
 from typing import Any, Literal
 
 from hopyard.hopper.bits import Queue, QueueKey, bits, lowest
-from hopyard.hopper.entries import Pack, PackStatus, Site, burden
+from hopyard.hopper.entries import Site, TrialEntry, TrialStatus, burden
 from hopyard.hopper.orders import VisitOrder
 from hopyard.hopper.units import Layout, Position, Start, Unit
 
-__all__ = ["Layout", "PackStatus", "Position", "Scheduler", "Start", "Unit"]
+__all__ = ["Layout", "Position", "Scheduler", "Start", "TrialStatus", "Unit"]
 
 
 _SOME = 16  # idle sites compared before one is chosen
@@ -60,12 +60,12 @@ class Scheduler:
         layout: partitions of an epoch's two phases.
         train_order, validate_order: visit orders by group and epoch.
         homes: for each partition the workers that can read it; None: all of them.
-        order: priority of packs, ``"longest"`` or ``"greedy"``.
-        free: a pack may visit the partitions of an epoch in training in any order that suits the
+        order: priority of trials, ``"longest"`` or ``"greedy"``.
+        free: a trial may visit the partitions of an epoch in training in any order that suits the
             workers. Results then depend on timing. (Validation keeps its order.)
-        hop_seconds: cost of a pack going on where its state is not; a worker prefers a pack
+        hop_seconds: cost of a trial going on where its state is not; a worker prefers a trial
             whose state it holds to one that has up to so much more left to do.
-        most: packs that make a visit together.
+        most: trials that make a visit together.
     """
 
     def __init__(
@@ -84,16 +84,18 @@ class Scheduler:
         self.train_order: VisitOrder = train_order
         self.validate_order: VisitOrder = validate_order
         self._longest, self._free, self._hop_seconds = order == "longest", free, hop_seconds
-        self._packs: dict[int, Pack] = {}
-        self._slots: list[Pack | None] = []
+        self._entries: dict[int, TrialEntry] = {}
+        self._slots: list[TrialEntry | None] = []
         self._vacant: list[int] = []
         self._busy: dict[int, list[int]] = {}
-        self._released: dict[int, list[Pack]] = {}  # of units under way, those whose visit is noted already
+        self._released: dict[
+            int, list[TrialEntry]
+        ] = {}  # of units under way, those whose visit is noted already
         self._most = most
-        self._alike: dict[tuple[Any, ...], int] = {}  # ready packs that may make a visit together
+        self._alike: dict[tuple[Any, ...], int] = {}  # ready trials that may make a visit together
         self._idle: set[int] = set()
         self._ready = Queue()
-        self._pinned = 0  # packs whose state only their holder has
+        self._pinned = 0  # trials whose state only their holder has
         self._held: dict[int, int] = {}
         self._taken: dict[int, int] = {}
         self._seconds, self._measured = 0.0, 0
@@ -126,16 +128,16 @@ class Scheduler:
         return [] if worker in self._busy or worker in self._idle else self._employ(worker)
 
     def worker_down(self, worker: int) -> list[int]:
-        """``worker`` is gone. Returns the packs whose state existed only there; the caller says with
+        """``worker`` is gone. Returns the trials whose state existed only there; the caller says with
         ``returned`` from which visit these, and the one that was running there, go on."""
         self._set_busy(worker)
         self._released.pop(worker, None)
         for running in self._busy.pop(worker, ()):
-            self._packs[running].status, self._packs[running].worker = PackStatus.LOST, None
+            self._entries[running].status, self._entries[running].worker = TrialStatus.LOST, None
         lost = [self._slot(bit) for bit in bits(self._held.get(worker, 0) & self._pinned)]
         for entry in lost:
             self._unqueue(entry)
-            entry.status = PackStatus.LOST
+            entry.status = TrialStatus.LOST
         for bit in bits(self._held.pop(worker, 0)):
             self._slot(bit).holder = None
             self._pinned &= ~bit
@@ -144,7 +146,7 @@ class Scheduler:
 
     def add(
         self,
-        pack: int,
+        trial: int,
         group: int,
         position: Position,
         target: int,
@@ -152,32 +154,32 @@ class Scheduler:
         expected: float | None = None,
         kind: str | None = None,
     ) -> list[Start]:
-        """A pack begins, or goes on, at ``position`` and may train up to ``target`` visits in all. ``expected``:
+        """A trial begins, or goes on, at ``position`` and may train up to ``target`` visits in all. ``expected``:
         what all of these take, in seconds, if that is known. ``kind``: see ``set_kind``."""
-        assert pack not in self._packs, f"pack {pack} was added before"
+        assert trial not in self._entries, f"trial {trial} was added before"
         slot = self._vacant.pop() if self._vacant else len(self._slots)
-        entry = Pack(pack, 1 << slot, group, target, urgency, expected=expected, kind=kind)
+        entry = TrialEntry(trial, 1 << slot, group, target, urgency, expected=expected, kind=kind)
         self._slots[slot : slot + 1] = [entry]
-        self._packs[pack] = entry
+        self._entries[trial] = entry
         self._place(entry, position)
         return self._settle(entry)
 
-    def set_kind(self, pack: int, kind: str | None) -> None:
-        """Packs of one kind may make visits together from the next one on; None: this one makes its visits alone."""
-        self._packs[pack].kind = kind
+    def set_kind(self, trial: int, kind: str | None) -> None:
+        """Trials of one kind may make visits together from the next one on; None: this one makes its visits alone."""
+        self._entries[trial].kind = kind
 
-    def extend(self, pack: int, target: int, urgency: float = 0) -> list[Start]:
-        """The pack may train up to ``target`` visits in all."""
-        entry = self._packs[pack]
+    def extend(self, trial: int, target: int, urgency: float = 0) -> list[Start]:
+        """The trial may train up to ``target`` visits in all."""
+        entry = self._entries[trial]
         entry.target, entry.urgency, entry.expected = target, urgency, None
-        if entry.status not in (PackStatus.READY, PackStatus.PARKED):
+        if entry.status not in (TrialStatus.READY, TrialStatus.PARKED):
             return []
         self._unqueue(entry)
         return self._settle(entry)
 
-    def end(self, pack: int) -> list[Start]:
-        """Nothing more is wanted of the pack. Its worker, if any, is free for others."""
-        entry = self._packs.pop(pack)
+    def end(self, trial: int) -> list[Start]:
+        """Nothing more is wanted of the trial. Its worker, if any, is free for others."""
+        entry = self._entries.pop(trial)
         worker = entry.worker
         self._unqueue(entry)
         self._aim(entry, 0)
@@ -187,32 +189,32 @@ class Scheduler:
         self._vacant.append(slot)
         for released in self._released.values():
             released[:] = [each for each in released if each is not entry]
-        return [] if worker is None else self._release(worker, pack)
+        return [] if worker is None else self._release(worker, trial)
 
-    def done(self, pack: int, seconds: float | None = None, resident: bool = False) -> list[Start]:
-        """The running unit of ``pack`` is committed; it took ``seconds``. ``resident``: its state is nowhere
+    def done(self, trial: int, seconds: float | None = None, resident: bool = False) -> list[Start]:
+        """The running unit of ``trial`` is committed; it took ``seconds``. ``resident``: its state is nowhere
         but in the memory of the worker that ran it, so that the next unit must run there. The worker takes another unit
-        once this is said, or ``end`` or ``returned``, of all packs that made the visit together."""
-        entry = self._packs[pack]
+        once this is said, or ``end`` or ``returned``, of all trials that made the visit together."""
+        entry = self._entries[trial]
         worker, unit = entry.worker, entry.unit
-        assert worker is not None, f"pack {pack} is not running"
+        assert worker is not None, f"trial {trial} is not running"
         assert unit is not None
         entry.worker = entry.unit = None
-        entry.status = PackStatus.PARKED
+        entry.status = TrialStatus.PARKED
         if seconds is not None:
             self._measure(entry, seconds)
         self._advance(entry, unit)
         self._hold(entry, worker, resident)
         self._queue(entry)
-        return self._release(worker, pack, entry)
+        return self._release(worker, trial, entry)
 
     def returned(
-        self, pack: int, position: Position, idle: bool = True, anywhere: bool = False
+        self, trial: int, position: Position, idle: bool = True, anywhere: bool = False
     ) -> list[Start]:
-        """The pack goes on from ``position`` (its last durable state), wherever it can. ``idle``:
+        """The trial goes on from ``position`` (its last durable state), wherever it can. ``idle``:
         the worker that ran it, if any, can take another unit. ``anywhere``: any worker may do its next unit,
         wherever the partition lives."""
-        entry = self._packs[pack]
+        entry = self._entries[trial]
         entry.anywhere = anywhere
         worker = entry.worker
         self._unqueue(entry)
@@ -221,25 +223,25 @@ class Scheduler:
         self._place(entry, position)
         if worker is None or not idle:
             if worker is not None:
-                self._forget(worker, pack)
+                self._forget(worker, trial)
             return self._settle(entry)
         self._queue(entry)
-        return self._release(worker, pack, entry)
+        return self._release(worker, trial, entry)
 
-    def _release(self, worker: int, pack: int, entry: Pack | None = None) -> list[Start]:
-        """The worker no longer runs ``pack``, which is ready or parked, or gone. It takes another unit if it runs none
+    def _release(self, worker: int, trial: int, entry: TrialEntry | None = None) -> list[Start]:
+        """The worker no longer runs ``trial``, which is ready or parked, or gone. It takes another unit if it runs none
         of the others that made the visit."""
         released = self._released.setdefault(worker, [])
         if entry is not None:
             released.append(entry)
-        if not self._forget(worker, pack):
+        if not self._forget(worker, trial):
             return []
         return self._employ(worker, self._released.pop(worker))
 
-    def _forget(self, worker: int, pack: int) -> bool:
-        """Note that the worker no longer runs ``pack``; whether it runs nothing any more."""
+    def _forget(self, worker: int, trial: int) -> bool:
+        """Note that the worker no longer runs ``trial``; whether it runs nothing any more."""
         running = self._busy[worker]
-        running.remove(pack)
+        running.remove(trial)
         if not running:
             del self._busy[worker]
         return not running
@@ -259,59 +261,63 @@ class Scheduler:
         """Number of units under way."""
         return len(self._busy)
 
-    def has(self, pack: int) -> bool:
-        """Whether the pack was added and has not ended."""
-        return pack in self._packs
+    def has(self, trial: int) -> bool:
+        """Whether the trial was added and has not ended."""
+        return trial in self._entries
 
-    def is_under_way(self, pack: int) -> bool:
-        """Whether a unit of the pack is running."""
-        return pack in self._packs and self._packs[pack].status is PackStatus.RUNNING
+    def is_under_way(self, trial: int) -> bool:
+        """Whether a unit of the trial is running."""
+        return trial in self._entries and self._entries[trial].status is TrialStatus.RUNNING
 
-    def unit_of(self, pack: int) -> Unit:
-        """The unit that the pack is doing or, as far as is known, will do next."""
-        entry = self._packs[pack]
+    def unit_of(self, trial: int) -> Unit:
+        """The unit that the trial is doing or, as far as is known, will do next."""
+        entry = self._entries[trial]
         return entry.unit or self._unit(entry, None)
 
     def validate(self) -> None:
         """Raise AssertionError if an invariant does not hold."""
-        running = {n: p for n, p in self._packs.items() if p.status is PackStatus.RUNNING}
+        running = {n: p for n, p in self._entries.items() if p.status is TrialStatus.RUNNING}
         busy = [(worker, number) for worker, numbers in self._busy.items() for number in numbers]
         assert sorted((p.worker, n) for n, p in running.items() if p.worker is not None) == sorted(busy), (
-            "a worker and its packs disagree"
+            "a worker and its trials disagree"
         )
         assert all(self._busy.values()), "a worker runs nothing"
         assert not self._idle & self._busy.keys(), "a worker is idle and busy at once"
-        ready = {p.bit for p in self._packs.values() if p.status is PackStatus.READY}
-        assert sum(ready) == self._ready.members, "a pack's status and the queue disagree"
+        ready = {p.bit for p in self._entries.values() if p.status is TrialStatus.READY}
+        assert sum(ready) == self._ready.members, "a trial's status and the queue disagree"
         self._ready.validate()
-        alike = [p.visit for p in self._packs.values() if p.visit is not None]
-        assert sum(self._alike.values()) == sum(p.bit for p in self._packs.values() if p.visit is not None)
-        assert set(alike) == self._alike.keys(), "packs that may make a visit together disagree"
-        for number, pack in self._packs.items():
-            due = self._is_due(pack)
-            assert pack.status is not PackStatus.READY or due, f"pack {number} is ready with nothing to do"
-            assert pack.status is not PackStatus.PARKED or not due, f"pack {number} is parked with work to do"
-            assert pack.holder is None or self._held[pack.holder] & pack.bit, f"nobody holds pack {number}"
+        alike = [p.visit for p in self._entries.values() if p.visit is not None]
+        assert sum(self._alike.values()) == sum(p.bit for p in self._entries.values() if p.visit is not None)
+        assert set(alike) == self._alike.keys(), "trials that may make a visit together disagree"
+        for number, trial in self._entries.items():
+            due = self._is_due(trial)
+            assert trial.status is not TrialStatus.READY or due, f"trial {number} is ready with nothing to do"
+            assert trial.status is not TrialStatus.PARKED or not due, (
+                f"trial {number} is parked with work to do"
+            )
+            assert trial.holder is None or self._held[trial.holder] & trial.bit, (
+                f"nobody holds trial {number}"
+            )
         for worker in self._idle:
             waiting = [self._slot(bit).number for bit in bits(self._candidates(worker))]
-            assert self.paused or not waiting, f"packs {waiting} wait beside the idle worker {worker}"
+            assert self.paused or not waiting, f"trials {waiting} wait beside the idle worker {worker}"
         for number, site in enumerate(self._sites):
-            bound = sum(p.bit for p in self._packs.values() if p.sites >> number & 1)
-            assert bound == site.bound, f"the packs bound for site {number} disagree"
+            bound = sum(p.bit for p in self._entries.values() if p.sites >> number & 1)
+            assert bound == site.bound, f"the trials bound for site {number} disagree"
             assert bool(site.idle) == bool(self._open >> number & 1), f"site {number} is open or not"
 
-    # What a pack does next ------------------------------------------------------------------
+    # What a trial does next ------------------------------------------------------------------
 
-    def _is_validation_next(self, entry: Pack) -> bool:
+    def _is_validation_next(self, entry: TrialEntry) -> bool:
         if not self.layout.validate or not entry.trained or entry.validated == entry.trained:
             return False
         at_a_stop = entry.trained % self.layout.train == 0 or entry.trained == entry.target
         return at_a_stop or entry.step > 0
 
-    def _is_due(self, entry: Pack) -> bool:
+    def _is_due(self, entry: TrialEntry) -> bool:
         return entry.trained < entry.target or self._is_validation_next(entry)
 
-    def _place(self, entry: Pack, position: Position) -> None:
+    def _place(self, entry: TrialEntry, position: Position) -> None:
         entry.visits, entry.trained = position.visits, position.trained
         entry.step, entry.validated = position.step, position.validated
         if self._free:
@@ -319,7 +325,7 @@ class Scheduler:
             entry.todo = left or self._all  # all were seen: what follows the validation is the next epoch
             entry.reach = sum({1 << self._site_of[bit.bit_length() - 1] for bit in bits(entry.todo)})
 
-    def _advance(self, entry: Pack, unit: Unit) -> None:
+    def _advance(self, entry: TrialEntry, unit: Unit) -> None:
         entry.visits += 1
         if unit.phase == "train":
             entry.trained += 1
@@ -334,7 +340,7 @@ class Scheduler:
         if entry.step == self.layout.validate:
             entry.step, entry.validated = 0, entry.trained
 
-    def _unit(self, entry: Pack, worker: int | None) -> Unit:
+    def _unit(self, entry: TrialEntry, worker: int | None) -> Unit:
         if self._is_validation_next(entry):
             epoch, last = (entry.trained - 1) // self.layout.train, entry.step + 1 == self.layout.validate
             partition = self.validate_order(entry.group, epoch)[entry.step]
@@ -350,8 +356,8 @@ class Scheduler:
         last = step + 1 == self.layout.train or entry.trained + 1 == entry.target
         return Unit(entry.number, epoch, "train", partition, entry.visits, entry.trained, last)
 
-    def _partitions_here(self, entry: Pack, worker: int | None) -> int:
-        """The partitions, as bits, that the pack may visit next, on the worker: those at the site that has
+    def _partitions_here(self, entry: TrialEntry, worker: int | None) -> int:
+        """The partitions, as bits, that the trial may visit next, on the worker: those at the site that has
         most to do for each of its workers."""
         near = () if worker is None else self._sites_of.get(worker, ())
         sites = [site for number in near if (site := self._sites[number]).partitions & entry.todo]
@@ -361,7 +367,7 @@ class Scheduler:
             return entry.todo & sites[0].partitions
         return entry.todo & max(sites, key=burden).partitions
 
-    def _look_ahead(self, entry: Pack) -> int:
+    def _look_ahead(self, entry: TrialEntry) -> int:
         """Sites where the next unit may be, as bits."""
         everywhere = (1 << len(self._sites)) - 1
         if self._free and not self._is_validation_next(entry):
@@ -370,20 +376,20 @@ class Scheduler:
         entry.unit = self._unit(entry, None)
         return everywhere if entry.anywhere else 1 << self._site_of[entry.unit.partition]
 
-    # Sets of packs --------------------------------------------------------------------------
+    # Sets of trials --------------------------------------------------------------------------
 
-    def _slot(self, bit: int) -> Pack:
+    def _slot(self, bit: int) -> TrialEntry:
         entry = self._slots[bit.bit_length() - 1]
         assert entry is not None
         return entry
 
-    def _aim(self, entry: Pack, sites: int) -> None:
+    def _aim(self, entry: TrialEntry, sites: int) -> None:
         for site in bits(entry.sites ^ sites):
             self._sites[site.bit_length() - 1].bound ^= entry.bit
         entry.sites = sites
 
-    def _hold(self, entry: Pack, worker: int | None, only: bool = False) -> None:
-        """The pack's state is on the worker, and perhaps nowhere else."""
+    def _hold(self, entry: TrialEntry, worker: int | None, only: bool = False) -> None:
+        """The trial's state is on the worker, and perhaps nowhere else."""
         if entry.holder is not None and entry.holder != worker:
             self._held[entry.holder] ^= entry.bit
         if worker is not None:
@@ -391,32 +397,32 @@ class Scheduler:
         entry.holder = worker
         self._pinned = self._pinned | entry.bit if only else self._pinned & ~entry.bit
 
-    def _measure(self, entry: Pack, seconds: float) -> None:
+    def _measure(self, entry: TrialEntry, seconds: float) -> None:
         entry.seconds, entry.measured = entry.seconds + seconds, entry.measured + 1
         self._seconds, self._measured = self._seconds + seconds, self._measured + 1
 
-    def _left(self, entry: Pack) -> int:
+    def _left(self, entry: TrialEntry) -> int:
         """Units left to the target, with one validation."""
         return entry.target - entry.trained + self.layout.validate - entry.step
 
-    def _seconds_left(self, entry: Pack) -> float:
+    def _seconds_left(self, entry: TrialEntry) -> float:
         if entry.expected is not None:
             return entry.expected - entry.seconds
         if entry.measured:
             return self._left(entry) * entry.seconds / entry.measured
         return self._left(entry) * (self._seconds / self._measured if self._measured else 0.0)
 
-    def _key(self, entry: Pack) -> QueueKey:
+    def _key(self, entry: TrialEntry) -> QueueKey:
         if not self._longest:
             return (entry.urgency, 1, entry.visits)
         if not entry.measured and entry.expected is None:
             return (entry.urgency, 0, -self._left(entry))
         return (entry.urgency, 1, -floor(log(max(self._seconds_left(entry), 1e-9)) * _FINENESS))
 
-    def _queue(self, entry: Pack) -> None:
-        """Make the pack ready if it has something to do."""
-        entry.status = PackStatus.READY if self._is_due(entry) else PackStatus.PARKED
-        if entry.status is PackStatus.PARKED:
+    def _queue(self, entry: TrialEntry) -> None:
+        """Make the trial ready if it has something to do."""
+        entry.status = TrialStatus.READY if self._is_due(entry) else TrialStatus.PARKED
+        if entry.status is TrialStatus.PARKED:
             self._aim(entry, 0)
             entry.unit = None
             return
@@ -435,8 +441,8 @@ class Scheduler:
             entry.visit = (entry.kind, *place)
             self._alike[entry.visit] = self._alike.get(entry.visit, 0) | entry.bit
 
-    def _unqueue(self, entry: Pack) -> None:
-        """The pack is not ready any more."""
+    def _unqueue(self, entry: TrialEntry) -> None:
+        """The trial is not ready any more."""
         self._ready.discard(entry.bit)
         if entry.visit is not None:
             self._alike[entry.visit] ^= entry.bit
@@ -447,7 +453,7 @@ class Scheduler:
     # Who takes what -------------------------------------------------------------------------
 
     def _candidates(self, worker: int) -> int:
-        """The packs that the worker may take now."""
+        """The trials that the worker may take now."""
         bound = 0
         for site in self._sites_of.get(worker, self._everywhere):
             bound |= self._sites[site].bound
@@ -456,7 +462,7 @@ class Scheduler:
             found = found & ~self._pinned | self._ready.members & self._pinned & self._held.get(worker, 0)
         return found
 
-    def _choose(self, worker: int, candidates: int) -> Pack:
+    def _choose(self, worker: int, candidates: int) -> TrialEntry:
         first = self._ready.first(candidates)
         held = self._held.get(worker, 0)
         if first & held:
@@ -477,7 +483,7 @@ class Scheduler:
             return []
         return [self._start(worker, self._choose(worker, candidates))]
 
-    def _employ(self, worker: int, entries: Sequence[Pack] = ()) -> list[Start]:
+    def _employ(self, worker: int, entries: Sequence[TrialEntry] = ()) -> list[Start]:
         """The worker takes a unit. ``entries`` have just become ready; if the worker can do something
         else, others that have nothing to do may have them."""
         starts = []
@@ -487,21 +493,21 @@ class Scheduler:
         starts += self._pick(worker)
         return starts + self._offer(*entries)
 
-    def _settle(self, entry: Pack) -> list[Start]:
-        """The pack is ready or parked, and in the first case an idle worker takes it."""
+    def _settle(self, entry: TrialEntry) -> list[Start]:
+        """The trial is ready or parked, and in the first case an idle worker takes it."""
         self._queue(entry)
         return self._offer(entry)
 
-    def _offer(self, *entries: Pack) -> list[Start]:
+    def _offer(self, *entries: TrialEntry) -> list[Start]:
         starts = []
         for entry in entries:
-            worker = None if self.paused or entry.status is not PackStatus.READY else self._idle_for(entry)
+            worker = None if self.paused or entry.status is not TrialStatus.READY else self._idle_for(entry)
             if worker is not None:
                 starts.append(self._start(worker, entry))
         return starts
 
-    def _idle_for(self, entry: Pack) -> int | None:
-        """An idle worker that may take the pack: the one that holds its state, or one with much to do."""
+    def _idle_for(self, entry: TrialEntry) -> int | None:
+        """An idle worker that may take the trial: the one that holds its state, or one with much to do."""
         if self._pinned & entry.bit:
             return entry.holder if entry.holder in self._idle else None
         if entry.holder in self._idle:
@@ -512,21 +518,21 @@ class Scheduler:
         sites = [self._sites[site.bit_length() - 1] for site in some]
         return lowest(max(sites, key=burden).idle).bit_length() - 1 if sites else None
 
-    def _start(self, worker: int, entry: Pack) -> Start:
+    def _start(self, worker: int, entry: TrialEntry) -> Start:
         self._set_busy(worker)
         entries = [entry, *self._companions(worker, entry)]
         units = []
         for each in entries:
             self._unqueue(each)
-            each.status, each.worker, each.anywhere = PackStatus.RUNNING, worker, False
+            each.status, each.worker, each.anywhere = TrialStatus.RUNNING, worker, False
             each.unit = each.unit or self._unit(each, worker)
             units.append(each.unit)
         self._busy[worker] = [each.number for each in entries]
         self._taken[worker] = entry.bit
         return Start(worker, tuple(units))
 
-    def _companions(self, worker: int, entry: Pack) -> list[Pack]:
-        """Packs that make the next visit of ``entry`` with it."""
+    def _companions(self, worker: int, entry: TrialEntry) -> list[TrialEntry]:
+        """Trials that make the next visit of ``entry`` with it."""
         if entry.visit is None:
             return []
         alike = self._alike[entry.visit]

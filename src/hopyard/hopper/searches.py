@@ -154,10 +154,10 @@ class _Search:
         unit = self._units.pop(worker, None)
         self.scheduler.worker_down(worker)
         if unit is not None:
-            self._obey(self.scheduler.returned(unit.pack, self._position[unit.pack]))
+            self._obey(self.scheduler.returned(unit.trial, self._position[unit.trial]))
 
     def _finish(self, unit: Unit, took: float) -> None:
-        trial, before = unit.pack, self._position[unit.pack]
+        trial, before = unit.trial, self._position[unit.trial]
         if unit.phase == "train":
             after = replace(before, visits=before.visits + 1, trained=before.trained + 1)
         else:
@@ -201,10 +201,10 @@ class _Search:
 
     def _obey(self, starts: list[Start]) -> None:
         for worker, unit in ((start.worker, start.unit) for start in starts):
-            took = self._seconds(unit.pack, unit.partition % self._layout.train)
+            took = self._seconds(unit.trial, unit.partition % self._layout.train)
             if unit.phase == "validate":
                 took = took / 3 if self.validate_seconds is None else self.validate_seconds
-            took += self.hop_seconds if self._where.get(unit.pack, worker) != worker else 0.0
-            self._where[unit.pack] = worker
+            took += self.hop_seconds if self._where.get(unit.trial, worker) != worker else 0.0
+            self._where[unit.trial] = worker
             self._units[worker] = unit
             self._clock.after(took, (worker, unit, took))

@@ -174,13 +174,13 @@ def _run(
 
     def obey(starts: Sequence[Start]) -> None:
         for worker, unit in ((start.worker, start.unit) for start in starts):
-            took = float(durations[unit.pack, unit.partition])
-            took += hop_seconds if where.get(unit.pack, worker) != worker else 0.0
-            where[unit.pack] = worker
+            took = float(durations[unit.trial, unit.partition])
+            took += hop_seconds if where.get(unit.trial, worker) != worker else 0.0
+            where[unit.trial] = worker
             units.append(
-                SimulatedUnit(unit.pack, unit.partition, worker, unit.epoch, clock.now, clock.now + took)
+                SimulatedUnit(unit.trial, unit.partition, worker, unit.epoch, clock.now, clock.now + took)
             )
-            clock.after(took, (unit.pack, took))
+            clock.after(took, (unit.trial, took))
 
     for trial in range(trials):
         expected = epochs * float(durations[trial].sum()) if known else None

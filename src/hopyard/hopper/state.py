@@ -77,7 +77,7 @@ class TrialProgress:
     carried: tuple[dict[str, Any], ...] = ()
 
     def position(self) -> Position:
-        """Position of the trial's pack, as the scheduler needs it."""
+        """Position of the trial, as the scheduler needs it."""
         seen = frozenset(partition for partition, _ in self.train)
         return Position(self.visits, self.trained, self.step, self.validated, seen)
 

@@ -1,4 +1,4 @@
-"""Terms of the scheduler: units, positions of packs, the layout of an epoch."""
+"""Terms of the scheduler: units, positions of trials, the layout of an epoch."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Unit:
-    """One visit of one pack to one partition.
+    """One visit of one trial to one partition.
 
     Attributes:
-        pack: number of the pack.
+        trial: number of the trial.
         epoch: from 0.
         phase: ``"train"`` or ``"validate"``.
         partition: number of the partition.
-        visit: units that the pack has done before, of both phases.
+        visit: units that the trial has done before, of both phases.
         trained: train units among them.
         last: of a train unit, whether a validation (or, without validation, the end of an epoch or
             the target) follows; of a validate unit, whether it ends the validation.
     """
 
-    pack: int
+    trial: int
     epoch: int
     phase: str
     partition: int
@@ -31,7 +31,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Start:
-    """Run a unit on ``worker`` now: ``units`` are the same visit of several packs."""
+    """Run a unit on ``worker`` now: ``units`` are the same visit of several trials."""
 
     worker: int
     units: tuple[Unit, ...]
@@ -42,8 +42,8 @@ class Start:
         return self.units[0]
 
     @property
-    def packs(self) -> tuple[int, ...]:
-        return tuple(unit.pack for unit in self.units)
+    def trials(self) -> tuple[int, ...]:
+        return tuple(unit.trial for unit in self.units)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Position:
-    """Position of a pack in its visits.
+    """Position of a trial in its visits.
 
     Attributes:
         visits: units done, of both phases.

@@ -86,7 +86,7 @@ class Options:
 def unit_record(
     start: Start,
     outcome: UnitOutcome,
-    packs: Sequence[int],
+    trials: Sequence[int],
     alone: Mapping[int, str],
     began: float,
     ended: float,
@@ -95,18 +95,18 @@ def unit_record(
     """The journal's record of a unit.
 
     Args:
-        packs: that have done it.
+        trials: that have done it.
         alone: why some of them will train alone from now on.
         began, ended: seconds since the run began.
         target: train units that they may do.
     """
     unit = start.unit
-    slots = [slot for slot, pack in enumerate(start.packs) if pack in packs]
+    slots = [slot for slot, trial in enumerate(start.trials) if trial in trials]
     states = [outcome.states[slot] if unit.phase == "train" else None for slot in slots]
     asks = next(filter(None, outcome.asks_epochs), "")
     record = {
         "r": "unit",
-        "t": [start.packs[slot] for slot in slots],
+        "t": [start.trials[slot] for slot in slots],
         "e": unit.epoch,
         "ph": unit.phase,
         "p": unit.partition,
@@ -129,7 +129,7 @@ def unit_record(
     if any(outcome.ended):
         record["ended"] = True
     if alone:
-        record["alone"] = {str(pack): why for pack, why in alone.items()}
+        record["alone"] = {str(trial): why for trial, why in alone.items()}
     return record | ({"asks": asks} if asks else {})
 
 

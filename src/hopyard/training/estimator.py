@@ -227,13 +227,13 @@ class Replica(ABC):
         Returns: of each the answer of ``train``, or the exception that ended it; None: they must be trained one by one,
             and are as they were.
         """
-        raise NotImplementedError
+        return None
 
     @classmethod
     def validate_together(cls, replicas: Sequence[Any], visit: Visit) -> list[MetricSet | Exception] | None:
         """Validate replicas of one signature: of each the answer of ``validate``, or the exception that ended it; None:
         they must be validated one by one."""
-        raise NotImplementedError
+        return None
 
     @abstractmethod
     def state(self) -> dict[str, Any]:

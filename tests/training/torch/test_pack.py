@@ -319,6 +319,23 @@ def test_products_that_differ_from_a_layers_own_are_made_one_by_one(monkeypatch:
     assert asked
 
 
+def test_products_of_few_numbers_are_compared_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The few numbers of one draw may be equal by chance: here those of the sixth differ."""
+    monkeypatch.setattr(stack, "_known", {})
+    asked = []
+
+    def differ(*key: Any) -> dict[str, bool]:
+        asked.append(key)
+        return {"output": True, "input": True, "weight": key[-1] != 5, "bias": True}
+
+    monkeypatch.setattr(stack, "_compared", differ)
+    assert not stack._exact(1, 13, (3, 1), True, False, torch.float32)["weight"]
+    assert len({key[-1] for key in asked}) * 3 >= 200, "numbers of the smallest result, the bias' gradient"
+    asked.clear()
+    assert stack._exact(16, 256, (64, 64), True, False, torch.float32)["weight"]
+    assert len(asked) == 1
+
+
 def test_one_output_has_other_kernels_than_a_batch_of_products() -> None:
     """Why products are compared: on many processors this one differs; where it does, it must not be used."""
     verdict = stack._compared(4, 256, (1, 64), True, False, torch.float32)

@@ -27,7 +27,7 @@ from hopyard.training.estimator import Visit, batch_sizes
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch.forward import Forward
 from hopyard.training.torch.session import Flags, generators_kept
-from hopyard.training.torch.stack import Stack
+from hopyard.training.torch.stack import Stack, draws_of
 from hopyard.training.torch.training import Sums, TrainingPass, groups_of
 from hopyard.training.torch.validation import add_batch
 
@@ -37,8 +37,6 @@ WIDTHS = (16, 8, 4)
 """Members of a stack, at most."""
 LEAST_GAIN = 1.1
 _PROBE_SECONDS = 0.03
-
-_SAMPLES = 600
 
 _Way: TypeAlias = Callable[
     [torch.Tensor, Batch, float | None], tuple[list[tuple[torch.Tensor, Any] | Exception], torch.Tensor]
@@ -433,8 +431,9 @@ class _Lockstep:
         if key not in _exact_losses:
             self._losses_in_turn(outputs, batch, None)  # which checks the labels
             generator = torch.Generator().manual_seed(0)
-            count = -(-_SAMPLES // len(outputs))  # sums in another order seldom differ where rows are few
-            drawn = [torch.empty_like(outputs).normal_(generator=generator) for _ in range(count)]
+            drawn = [
+                torch.empty_like(outputs).normal_(generator=generator) for _ in range(draws_of(len(outputs)))
+            ]
             _exact_losses[key] = next(
                 number for number, way in enumerate(ways) if self._is_exact(way, drawn, batch)
             )

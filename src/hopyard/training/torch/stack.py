@@ -11,6 +11,7 @@ Only chains of layers are stacked: ``nn.Sequential``, or a module whose ``forwar
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import nn
 from torch.nn import functional
 
 _SLOT_BYTES = 64
+_COMPARED = 200
 
 _POINTWISE = (
     *(nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
@@ -280,7 +282,7 @@ class Stack:
             gradient = layer.backward(gradient, add)
 
 
-class _Layer:
+class _Layer(ABC):
     """One layer of all members.
 
     Args:
@@ -314,12 +316,13 @@ class _Layer:
         """Whether a gradient has to come so far."""
         return self.passes_on or any(parameter.requires_grad for parameter in self.modules[0].parameters())
 
+    @abstractmethod
     def forward(self, x: torch.Tensor, training: bool) -> torch.Tensor:
-        raise NotImplementedError
+        """Outputs (members, rows, ...) for inputs (members, rows, ...)."""
 
+    @abstractmethod
     def backward(self, gradient: torch.Tensor, add: bool) -> torch.Tensor:
         """Gradient of the input; anything where none is passed on."""
-        raise NotImplementedError
 
 
 def _layer(modules: Sequence[nn.Module], generators: Sequence[torch.Generator], passes_on: bool) -> _Layer:
@@ -394,6 +397,12 @@ class _Linear(_Layer):
 _known: dict[Any, dict[str, bool]] = {}
 
 
+def draws_of(numbers: int) -> int:
+    """How often results of so many ``numbers`` are compared: sums in another order seldom differ where little is added
+    up, so that a few that are equal say nothing."""
+    return max(1, -(-_COMPARED // numbers))
+
+
 def _exact(
     count: int, rows: int, shape: tuple[int, ...], has_bias: bool, shares_input: bool, dtype: torch.dtype
 ) -> dict[str, bool]:
@@ -405,9 +414,12 @@ def _exact(
     """
     key = (count, rows, shape, has_bias, shares_input, dtype, torch.get_num_threads())
     if key not in _known:
-        # Sums in another order seldom differ where few numbers are added up: small products are compared often.
-        draws = 1 + min(31, 20_000 // (count * rows * min(shape)))
-        found = [_compared(count, rows, shape, has_bias, shares_input, dtype, draw) for draw in range(draws)]
+        outputs, inputs = shape
+        least = count * min(outputs if has_bias else outputs * inputs, rows * outputs, rows * inputs)
+        found = [
+            _compared(count, rows, shape, has_bias, shares_input, dtype, draw)
+            for draw in range(draws_of(least))
+        ]
         _known[key] = {name: all(each[name] for each in found) for name in found[0]}
     return _known[key]
 
