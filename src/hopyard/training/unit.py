@@ -6,7 +6,6 @@ A trial's failure is an answer (``UnitResult.errors``) and touches no other tria
 
 from __future__ import annotations
 
-import hashlib
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,7 @@ from hopyard.errors import (
     StorageError,
     WorkerError,
 )
-from hopyard.objects import StateRef, derive_seed, load_state, save_state
+from hopyard.objects import StateRef, derive_seed, digest_json, load_state, save_state
 from hopyard.objects.frozen import RunFolder
 from hopyard.objects.states import is_lent
 from hopyard.storage import Store
@@ -123,10 +122,6 @@ def _visit_together(units: Sequence[_TrialUnit], visit: Visit) -> None:
             unit.answer = answer
 
 
-def _mark(signature: str) -> str | None:
-    return hashlib.blake2s(signature.encode(), digest_size=8).hexdigest() if signature else None
-
-
 class _TrialUnit:
     """One trial's part of a unit.
 
@@ -198,7 +193,9 @@ class _TrialUnit:
         if not request.together or resident.replica is None:
             return done
         alone = resident.replica.trains_alone
-        return replace(done, kind=None if alone else _mark(resident.replica.signature), alone=alone)
+        return replace(
+            done, kind=None if alone else digest_json(resident.replica.signature, "signature"), alone=alone
+        )
 
     def _caught(self, do: Callable[[], _Done | None]) -> _Done | None:
         """The answer of ``do``; a failure that is the trial's own becomes evidence."""
