@@ -219,7 +219,7 @@ class Chain(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.flatten(x, 1)
         x = functional.relu(self.norm(self.first(x)))
-        return self.head(x).tanh().squeeze(-1)
+        return self.head(x).tanh().squeeze(dim=-1)
 
 
 def test_a_module_whose_forward_is_a_chain() -> None:
@@ -450,6 +450,11 @@ class Holds(Chain):
         self.scale = nn.Parameter(torch.ones(1))
 
 
+class FlattensOthers(Chain):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.first(torch.flatten(x, end_dim=1))))
+
+
 def hooked() -> nn.Module:
     model = nn.Sequential(nn.Linear(WIDTH, 3))
     model[0].register_forward_hook(lambda module, inputs, output: output)
@@ -483,6 +488,7 @@ class OwnOptimizer(torch.optim.SGD):
         ({"model": Draws()}, "the forward of Draws draws random numbers, or counts"),
         ({"model": Looks()}, "the forward of Looks does another thing in training than in evaluation"),
         ({"model": Asks()}, "the forward of Asks cannot be traced (TraceError: symbolically traced variables"),
+        ({"model": FlattensOthers()}, "the forward of FlattensOthers calls flatten, which is not among what is stacked"),
         ({"model": Holds()}, "the model has parameters or buffers outside of its layers"),
         ({"model": hooked()}, "the Linear has hooks"),
         ({"model": tied()}, "layers share parameters"),

@@ -180,15 +180,20 @@ def _of_function(node: torch.fx.Node, name: str) -> nn.Module:
     options = {key: value for key, value in node.kwargs.items() if (key, value) != ("inplace", False)}
     if node.target in _FUNCTIONS and len(node.args) == 1 and not options:
         return _FUNCTIONS[node.target]()
-    dims = (*node.args[1:], *options.values())
-    if node.target in ("flatten", torch.flatten) and dims in ((1,), (1, -1)):
+    if node.target in ("flatten", torch.flatten) and _dims(node, "start_dim", "end_dim") in ((1,), (1, -1)):
         return nn.Flatten()
-    if node.target in ("squeeze", torch.squeeze) and dims in ((-1,), (1,)):
+    if node.target in ("squeeze", torch.squeeze) and _dims(node, "dim") in ((-1,), (1,)):
         return Squeeze()
     target = (
         node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
     )
     raise _NotAChainError(f"the forward of {name} calls {target}, which is not among what is stacked")
+
+
+def _dims(node: torch.fx.Node, *names: str) -> tuple[Any, ...]:
+    """The dimensions that a call names, by position or by these names from the first on; empty if by others."""
+    named = dict(zip(names, node.args[1:], strict=False)) | dict(node.kwargs)
+    return tuple(named.values()) if list(named) == list(names[: len(named)]) else ()
 
 
 class Squeeze(nn.Module):
