@@ -488,7 +488,7 @@ class OwnOptimizer(torch.optim.SGD):
         ({"model": Draws()}, "the forward of Draws draws random numbers, or counts"),
         ({"model": Looks()}, "the forward of Looks does another thing in training than in evaluation"),
         ({"model": Asks()}, "the forward of Asks cannot be traced (TraceError: symbolically traced variables"),
-        ({"model": FlattensOthers()}, "the forward of FlattensOthers calls flatten, which is not among what is stacked"),
+        ({"model": FlattensOthers()}, "the forward of FlattensOthers calls flatten, which is not among what is"),
         ({"model": Holds()}, "the model has parameters or buffers outside of its layers"),
         ({"model": hooked()}, "the Linear has hooks"),
         ({"model": tied()}, "layers share parameters"),
