@@ -7,9 +7,12 @@ the same requests meet the same faults in whatever order they come.
 refused   the connection ends before the server hears of the request
 lost      the server acts, and the connection ends without an answer
 half      the connection ends in the middle of the answer
+reset     the connection is reset behind some bytes of the answer, at any place of it
 twice     the server gets the request twice, and the second answer comes back
 503       the answer is "slow down", and the server hears nothing
 ========  ==========================================================================
+
+Besides, a server may be gone for a while: the connection of every request is reset.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ import hashlib
 import json
 import os
 import re
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -30,7 +35,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-FAULTS = ("refused", "lost", "half", "twice", "503")
+FAULTS = ("refused", "lost", "half", "reset", "twice", "503")
 _STATE = "/-/wire"  # where the wire itself answers
 _PIECE = 1 << 16  # bytes
 _EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
@@ -46,6 +51,8 @@ class Settings:
         bandwidth: bytes per second of all answers together, and of all requests together; 0: any.
         share: of the requests that meet a fault; of ``faults``, with this ``seed``.
         expired: the numbers [first, last) of the requests that are answered as if the credentials had expired.
+        gone: the number of the request with which the server is gone, and seconds until it is back.
+        jitter: seconds that the latency is longer at most, drawn for each request.
     """
 
     server: str
@@ -55,6 +62,8 @@ class Settings:
     faults: Sequence[str] = FAULTS
     seed: int = 0
     expired: Sequence[int] = (0, 0)
+    gone: tuple[int, float] = (0, 0.0)
+    jitter: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -114,6 +123,7 @@ class _Relay:
         self._asked: Counter[bytes] = Counter()
         self._requests = self._received = 0
         self._faults: list[str] = []
+        self._gone_until = 0.0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -130,12 +140,18 @@ class _Relay:
                 body = await _body(reader, head)
                 self._requests += 1
                 await self._up.carry(len(head) + len(body))
-                await asyncio.sleep(self._settings.latency)
+                key = self._key(head)
+                await asyncio.sleep(
+                    self._settings.latency + self._settings.jitter * _drawn("late", key, 1000) / 1000
+                )
+                if self._is_gone():
+                    _reset(writer)
+                    break
                 first, last = self._settings.expired
                 if first <= self._requests < last:
                     writer.write(_answer("400 Bad Request", b"" if head.startswith(b"HEAD ") else _EXPIRED))
                     continue
-                fault = self._fault(head)
+                fault = self._fault(head, key)
                 if fault == "refused":
                     break
                 if fault == "503":
@@ -148,8 +164,10 @@ class _Relay:
                     await server[1].drain()
                     answer = await _head(server[0])
                     is_last = fault != "twice" or _ == 1
-                    await self._answer(server[0], writer, head, answer, fault, is_last)
-                if fault in ("lost", "half"):
+                    await self._answer(server[0], writer, key, head, answer, fault, is_last)
+                if fault == "reset":
+                    _reset(writer)
+                if fault in ("lost", "half", "reset"):
                     break
         for end in (writer, server[1] if server else None):
             if end is not None:
@@ -160,6 +178,7 @@ class _Relay:
         self,
         server: asyncio.StreamReader,
         client: asyncio.StreamWriter,
+        key: str,
         request: bytes,
         head: bytes,
         fault: str,
@@ -178,12 +197,13 @@ class _Relay:
         if not silent:
             client.write(head)
         left = size
+        missing = size // 2 if fault == "half" else _drawn("reset", key, size) if fault == "reset" else 0
         while left:
             data = await server.read(min(left, _PIECE))
             if not data:
                 raise ConnectionResetError
             left -= len(data)
-            if fault == "half" and left < size // 2:
+            if left < missing:
                 silent = True
             if not silent:
                 self._received += len(data)
@@ -191,17 +211,43 @@ class _Relay:
                 client.write(data)
                 await client.drain()
 
-    def _fault(self, head: bytes) -> str:
-        line = head.split(b"\r\n", 1)[0].rsplit(b" ", 1)[0]
-        told = line + b" " + _fields(head).get(b"range", b"")
+    def _is_gone(self) -> bool:
+        number, seconds = self._settings.gone
+        if seconds and self._requests >= number and not self._gone_until:
+            self._gone_until = time.monotonic() + seconds
+            self._faults.append(f"gone for {seconds} s")
+        return time.monotonic() < self._gone_until
+
+    def _key(self, head: bytes) -> str:
+        """What a request's faults are drawn by: the seed, the request, and how often it was asked for."""
+        told = _told(head)
         self._asked[told] += 1
-        key = f"{self._settings.seed} {told!r} {self._asked[told]}".encode()
-        drawn = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big")
+        return f"{self._settings.seed} {told!r} {self._asked[told]}"
+
+    def _fault(self, head: bytes, key: str) -> str:
+        drawn = _drawn("", key, 1 << 63)
         if drawn % 1_000_000 >= self._settings.share * 1_000_000:
             return ""
         fault = self._settings.faults[drawn // 1_000_000 % len(self._settings.faults)]
-        self._faults.append(f"{fault} {told.decode(errors='replace').strip()}")
+        self._faults.append(f"{fault} {_told(head).decode(errors='replace').strip()}")
         return fault
+
+
+def _told(head: bytes) -> bytes:
+    """Method, target and range of a request."""
+    return head.split(b"\r\n", 1)[0].rsplit(b" ", 1)[0] + b" " + _fields(head).get(b"range", b"")
+
+
+def _drawn(what: str, key: str, below: int) -> int:
+    """A number from 0, below ``below`` (0: it is 0)."""
+    digest = hashlib.blake2b(f"{what}{key}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % max(below, 1)
+
+
+def _reset(client: asyncio.StreamWriter) -> None:
+    """End a connection as a machine does that knows nothing of it."""
+    client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.transport.abort()
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:

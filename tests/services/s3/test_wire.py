@@ -44,9 +44,8 @@ def faulty_wire(gateway_if_there: Gateway | None) -> Iterator[SlowWire | None]:
     if gateway_if_there is None:
         yield None
         return
-    settings = Settings(
-        gateway_if_there.url, latency=by_level(5, 5, 50) / 1000, bandwidth=1e8, share=0.05, seed=SEED
-    )
+    latency = by_level(5, 5, 50) / 1000
+    settings = Settings(gateway_if_there.url, latency, 1e8, share=0.05, seed=SEED, jitter=latency)
     with slow_wire(settings) as wire:
         yield wire
 
@@ -115,6 +114,15 @@ def test_a_run_whose_credentials_expire_waits_until_they_are_renewed(
     )
     assert "goes on by itself" in said
     assert "the credentials are renewed" in said
+
+
+def test_a_run_whose_server_is_gone_for_a_while_goes_on_when_it_is_back(
+    gateway: Gateway, s3_url: str, tmp_path: Path
+) -> None:
+    with slow_wire(Settings(gateway.url, gone=(60, 1.5))) as wire:
+        model = search(ObjectStore(s3_url, endpoint=wire.url)).fit(rows())
+        assert wire.passed().faults == ["gone for 1.5 s"]
+    assert model.get_all_model_history() == search(LocalStore(tmp_path)).fit(rows()).get_all_model_history()
 
 
 def test_a_clock_that_is_wrong_is_said() -> None:
