@@ -422,7 +422,9 @@ def test_export_and_compare(own: Path, experiment: str) -> None:
     assert third["settings"] == {
         "hyperparameters.lr.vals": [0.1, 0.2], "definition": digest, "warm_start": f"trial 1 of {experiment}",
     }  # fmt: skip
-    assert other in invoke("compare", experiment, other).output
+    shown = invoke("compare", experiment, other).output.splitlines()
+    assert shown[0].startswith("experiment ")
+    assert shown[2].startswith(other)
 
 
 # Going on
@@ -463,7 +465,7 @@ def test_one_that_is_driven_is_neither_resumed_nor_deleted(own: Path, experiment
     journal = Journal(LocalStore("experiments").runs.at(experiment))
     with pytest.raises(RunHeldError, match=f"{experiment} is driven by another process .* and is not paused"):
         invoke("resume", experiment)
-    with pytest.raises(RunHeldError, match="is held by another driver"):
+    with pytest.raises(RunHeldError, match=f"{experiment} was not deleted, since another process drives it"):
         invoke("delete", experiment, "--yes")
     with pytest.raises(RunHeldError, match="--take-over"):
         invoke("create", "const.yaml", "code")
@@ -529,9 +531,19 @@ def test_convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["experiment", "describe", "--store", "nowhere", "exp"], set()),
         (["experiment", "create", "const.yaml", "code", "--backend", "r"], {"ray"}),
         (["create", ""], {"experiment"}),
+        (["experiment", "logs", "ID", "--trial", ""], {"0", "1"}),
+        (["experiment", "stop", "--trial", "1", "exp"], {"ID"}),
+        (["experiment", "stop", "ID", "--trial", "1"], {"1"}),
+        (["experiment", "fork", "ID", "--warm-start", ""], {"best", "0", "1"}),
+        (["experiment", "fork", "experiment-0", "--warm-start", ""], set()),
+        (["experiment", "checkpoints", "download", "ID", "b"], {"best"}),
+        (["experiment", "checkpoints", "download", "--store", "experiments", "ID", ""], {"best", "0", "1"}),
     ],
 )
-def test_a_shell_is_offered_ids(words: list[str], offered: set[str], place: Path, experiment: str) -> None:
+def test_a_shell_is_offered_ids_and_trials(
+    words: list[str], offered: set[str], place: Path, experiment: str
+) -> None:
+    words = [experiment if each == "ID" else each for each in words]
     given = {
         "_HOPYARD_COMPLETE": "complete_bash",
         "COMP_WORDS": " ".join(("hopyard", *words)),

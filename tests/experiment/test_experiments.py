@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from tests.experiment.conftest import TRIAL
 
 from hopyard.backend import InlineBackend
-from hopyard.errors import NotFoundError, RunHeldError, UsageError
+from hopyard.errors import NotFoundError, RunHeldError, TrialError, UsageError
 from hopyard.experiment import (
     create,
     delete,
@@ -182,8 +184,8 @@ def test_one_that_another_process_drives_is_refused_unless_it_is_paused(two: Run
     with pytest.raises(
         RunHeldError,
         match=f"{two.run_id} is driven by another process \\(host .*, pid .*, since .*\\) and is not paused. Look at "
-        f"it with `hopyard experiment logs {two.run_id} --follow`. If that process hangs or cannot be reached: hopyard "
-        f"experiment resume --take-over {two.run_id}",
+        f"it with `hopyard experiment logs --follow {two.run_id} --store {store.url}`. If that process hangs or cannot "
+        f"be reached: hopyard experiment resume --take-over {two.run_id} --store {store.url}",
     ):
         resume(store, two.run_id)
     run = resume(store, two.run_id, InlineBackend(), take_over=True, progress=False)
@@ -217,6 +219,25 @@ def test_a_warm_start_begins_from_the_weights_of_the_trial(two: Run, store: Loca
     stop_after_the_first_trial(other.run_id, store)
     again = resume(store, other.run_id, InlineBackend(), progress=False)
     assert again.histories() == other.histories()
+
+
+def test_weights_of_another_model_are_refused_in_words(
+    definition: Definition, experiment: Experiment, store: LocalStore
+) -> None:
+    width = 'self.context.get_hparam("width")'
+    code = TRIAL.replace("Linear(4, 8)", f"Linear(4, {width})").replace("Linear(8, 2)", f"Linear({width}, 2)")
+    run = experiment(definition(code), hyperparameters={"lr": 0.1, "width": 8})
+    with pytest.raises(TrialError) as caught:
+        fork(
+            store, run.run_id, ["hyperparameters.width=4"], InlineBackend(), warm_start="best", progress=False
+        )
+    said = str(caught.value)
+    assert "on one batch, so no experiment was begun." in said
+    assert re.search(
+        r"The weights to begin from are of another model than the trial builds: (.|\n)*size mismatch", said
+    )
+    assert "Give the hyperparameters with which they were trained, and the same layers." in said
+    assert len(list_experiments(store)) == 1
 
 
 @pytest.mark.parametrize("overrides", [[], ["name=other"], ["resources.workers=3"]])
@@ -290,9 +311,10 @@ def test_what_is_deleted_is_gone_and_what_others_need_stays(two: Run, store: Loc
     names = store.names()
     assert not any(two.run_id in name for name in names)
     assert sum(name.startswith("definition/") for name in names) == 1
-    root = store.path("runs")
-    assert root is not None
-    assert [each.name for each in root.iterdir()] == [other.run_id]
+    for part in ("runs", "logs"):
+        root = store.path(part)
+        assert root is not None
+        assert [each.name for each in root.iterdir()] == [other.run_id]
     delete(store, other.run_id)
     assert store.names() == set()
 
@@ -312,7 +334,11 @@ def test_weights_that_a_fork_began_from_go_with_the_last_that_needs_them(two: Ru
 def test_one_that_is_driven_is_not_deleted(two: Run, store: LocalStore) -> None:
     before = store.names()
     journal = Journal(store.runs.at(two.run_id))
-    with pytest.raises(RunHeldError, match="is held by another driver"):
+    with pytest.raises(
+        RunHeldError,
+        match=rf"^{two.run_id} was not deleted, since another process drives it \(host .*, pid .*, since .*\)\. End it "
+        rf"with `hopyard experiment kill {two.run_id} --store {store.url}`, and delete it then\.$",
+    ):
         delete(store, two.run_id)
     journal.close()
     assert before - store.names() == set()

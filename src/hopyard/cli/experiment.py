@@ -10,10 +10,17 @@ import typer
 from rich.table import Table
 
 from hopyard.cli import experiment_commands, run_results
-from hopyard.cli.experiment_store import ExperimentId, ExperimentIds, StoreOption, open_store_of, option_of
+from hopyard.cli.experiment_store import (
+    ExperimentId,
+    ExperimentIds,
+    KeptTrial,
+    LoggedTrialOption,
+    StoreOption,
+    open_store_of,
+    option_of,
+)
 from hopyard.cli.run import count_trials, describe_begin, describe_status, looked_at, show_trials
 from hopyard.cli.run_json import driver_json, run_json, time_json
-from hopyard.cli.run_stores import describe_holder
 from hopyard.cli.terminal import (
     JsonLinesOption,
     JsonOption,
@@ -38,7 +45,7 @@ from hopyard.experiment.yaml_text import config_text
 from hopyard.hopper.history import Totals
 from hopyard.hopper.state import ENDED
 from hopyard.tune import Run
-from hopyard.tune.describing import describe_epochs, describe_number, describe_params
+from hopyard.tune.describing import describe_epochs, describe_holder, describe_number, describe_params
 from hopyard.wording import counted, describe_bytes
 
 app: typer.Typer = typer.Typer(
@@ -175,7 +182,7 @@ def _described(run: Run, totals: Totals, broken: list[str], most: int | None) ->
 def logs(
     experiment: ExperimentId,
     store: StoreOption = "experiments",
-    trial: Annotated[int | None, typer.Option(help="Only what this trial printed.", min=0)] = None,
+    trial: LoggedTrialOption = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on, as lines come, until nobody drives it.")
     ] = False,
@@ -274,7 +281,7 @@ def _checkpoint_json(each: Checkpoint) -> dict[str, Any]:
 @_checkpoints.command()
 def download(
     experiment: ExperimentId,
-    trial: Annotated[str, typer.Argument(help="Number of the trial, or best.")],
+    trial: KeptTrial,
     target: Annotated[Path, typer.Argument(help="A new directory.")],
     store: StoreOption = "experiments",
     as_json: JsonOption = False,

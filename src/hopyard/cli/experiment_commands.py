@@ -14,8 +14,10 @@ from hopyard.cli.experiment_store import (
     ExperimentId,
     FollowOption,
     OverridesOption,
+    StoppedTrialOption,
     StoreOption,
     TakeOverOption,
+    WarmStartOption,
     WorkersOption,
     open_store_of,
     option_of,
@@ -106,7 +108,7 @@ def pause(experiment: ExperimentId, store: StoreOption = "experiments") -> None:
 def stop(
     experiment: ExperimentId,
     store: StoreOption = "experiments",
-    trial: Annotated[int | None, typer.Option(help="Stop only this trial.", min=0)] = None,
+    trial: StoppedTrialOption = None,
 ) -> None:
     """End an experiment after the units under way, or one trial of it. It can be resumed."""
     say(open_experiment(open_store_of(store), experiment).stop(trial))
@@ -130,7 +132,7 @@ def resume(
     opened = open_store_of(store)
     run = open_experiment(opened, experiment)
     if run.status in ENDED or (run.holder is not None and not take_over):
-        check_paused(run)
+        check_paused(opened, run)
         said = run.resume() if run.holder is not None else f"{experiment} is finished."
         if as_json:
             show_json(_outcome(run, run.status))
@@ -145,14 +147,7 @@ def fork(
     experiment: ExperimentId,
     store: StoreOption = "experiments",
     overrides: OverridesOption = None,
-    warm_start: Annotated[
-        str | None,
-        typer.Option(
-            "--warm-start",
-            metavar="TRIAL",
-            help="All trials begin from the best weights of this trial of the first experiment: a number, or best.",
-        ),
-    ] = None,
+    warm_start: WarmStartOption = None,
     backend: BackendOption = None,
     workers: WorkersOption = None,
     follow: FollowOption = True,

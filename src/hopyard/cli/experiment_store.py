@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
 
 import typer
 
 from hopyard.cli.run_stores import open_existing
 from hopyard.errors import HopyardError
+from hopyard.experiment.checkpoints import list_checkpoints
 from hopyard.experiment.driver import BACKENDS
-from hopyard.experiment.experiments import experiment_ids
+from hopyard.experiment.experiments import experiment_ids, open_experiment
 from hopyard.storage import Store, open_store
 
 STORE_VARIABLE = "HOPYARD_STORE"
@@ -19,13 +21,40 @@ DEFAULT_STORE = "experiments"
 
 def _complete_experiment(ctx: typer.Context, incomplete: str) -> list[str]:
     """Ids of experiments of the store that begin so."""
+    return _beginning(incomplete, lambda: experiment_ids(_store_of(ctx)))
+
+
+def _complete_trial(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Numbers of trials of the experiment that was named, that begin so."""
+    return _beginning(incomplete, lambda: map(str, open_experiment(_store_of(ctx), _named(ctx)).state.trials))
+
+
+def _complete_weights(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Trials of the experiment that was named whose weights are kept, as ``best`` and by number, that begin so."""
+
+    def trials() -> Iterator[str]:
+        kept = [each.trial for each in list_checkpoints(_store_of(ctx), _named(ctx)) if each.kept]
+        yield from ("best", *map(str, sorted(kept))) if kept else ()
+
+    return _beginning(incomplete, trials)
+
+
+def _store_of(ctx: typer.Context) -> Store:
     # An option that stands behind the id is not parsed by then.
-    store = ctx.params.get("store") or os.environ.get(STORE_VARIABLE) or DEFAULT_STORE
+    return open_existing(ctx.params.get("store") or os.environ.get(STORE_VARIABLE) or DEFAULT_STORE)
+
+
+def _named(ctx: typer.Context) -> str:
+    """The id of the experiment that was named."""
+    # An option without its value yet ends parsing before the arguments are named.
+    return ctx.params.get("experiment") or next(iter(ctx.args), "")
+
+
+def _beginning(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:
     try:
-        known = experiment_ids(open_existing(store))
-    except HopyardError:
+        return [name for name in names() if name.startswith(incomplete)]
+    except HopyardError:  # no store, or no such experiment, so nothing to offer
         return []
-    return [name for name in known if name.startswith(incomplete)]
 
 
 def _complete_backend(incomplete: str) -> list[str]:
@@ -47,6 +76,25 @@ ExperimentIds = Annotated[
     list[str],
     typer.Argument(
         metavar="ID...", help="Ids of experiments, at least one.", autocompletion=_complete_experiment
+    ),
+]
+StoppedTrialOption = Annotated[
+    int | None, typer.Option("--trial", help="Stop only this trial.", min=0, autocompletion=_complete_trial)
+]
+LoggedTrialOption = Annotated[
+    int | None,
+    typer.Option("--trial", help="Only what this trial printed.", min=0, autocompletion=_complete_trial),
+]
+KeptTrial = Annotated[
+    str, typer.Argument(help="Number of the trial, or best.", autocompletion=_complete_weights)
+]
+WarmStartOption = Annotated[
+    str | None,
+    typer.Option(
+        "--warm-start",
+        metavar="TRIAL",
+        help="All trials begin from the best weights of this trial of the first experiment: a number, or best.",
+        autocompletion=_complete_weights,
     ),
 ]
 BackendOption = Annotated[

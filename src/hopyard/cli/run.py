@@ -13,7 +13,7 @@ from rich.table import Table
 
 from hopyard.cli import run_commands, run_results
 from hopyard.cli.run_json import UNREADABLE, run_json, summary_json
-from hopyard.cli.run_stores import RunId, StorePath, describe_holder, open_existing
+from hopyard.cli.run_stores import RunId, StorePath, open_existing
 from hopyard.cli.terminal import JsonOption, console, say, show_json
 from hopyard.errors import StorageError
 from hopyard.hopper.history import Totals, committed_units, rules_broken_by, totals_of
@@ -24,6 +24,7 @@ from hopyard.tune import Run, list_runs
 from hopyard.tune.asking import extension_waits
 from hopyard.tune.describing import (
     describe_epochs,
+    describe_holder,
     describe_length,
     describe_mean,
     describe_number,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from hopyard.cli.run_json import RunLines
-from hopyard.cli.run_stores import RunId, StorePath, describe_holder, open_existing
+from hopyard.cli.run_stores import RunId, StorePath, open_existing
 from hopyard.cli.terminal import JsonLinesOption, complain, console, say
 from hopyard.errors import NotFoundError, RunHeldError, RunInterruptedError, UsageError
 from hopyard.hopper.notice import SIGNALS
@@ -19,6 +19,7 @@ from hopyard.hopper.state import ENDED
 from hopyard.storage import Store
 from hopyard.tune import Run, open_run
 from hopyard.tune.asking import ask, extension_waits
+from hopyard.tune.describing import describe_holder
 from hopyard.tune.launch import RESUMED_RUN, TAKEN_OVER_RUN
 from hopyard.tune.listing import find_run
 from hopyard.tune.progress import ProgressDisplay

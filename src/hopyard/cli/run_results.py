@@ -39,11 +39,12 @@ def show_compared(runs: Sequence[Run], as_json: bool) -> None:
         show_json(compared_json(found))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("run", "status", "trials", "epochs", "best", "seconds"):
-        table.add_column(title, no_wrap=True, justify="left" if title in ("run", "status") else "right")
+    kinds = {row["kind"] for row in found}
+    first = "experiment" if kinds == {"experiment"} else "run"
+    for title in (first, "status", "trials", "epochs", "best", "seconds"):
+        table.add_column(title, no_wrap=True, justify="left" if title in (first, "status") else "right")
     table.add_column("differs in")
     table.add_column("best hyperparameters")
-    kinds = {row["kind"] for row in found}
     for row in found:
         best = None if row["params"] is None else row["best"]
         table.add_row(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -28,9 +28,3 @@ def open_existing(path: str, advice: str = "Give the path that LocalStore(...) w
         problem = "is no directory" if Path(store.url).exists() else f"does not exist here ({Path.cwd()})"
         raise NotFoundError(f"{path} {problem}. {advice}")
     return store
-
-
-def describe_holder(holder: dict[str, Any]) -> str:
-    """``host a, pid 1, since 2026-01-01 10:00:00``: as far as it has said so."""
-    known = [f"{name} {holder[name]}" for name in ("host", "pid", "since") if name in holder]
-    return ", ".join(known) or "it has not said who it is yet"

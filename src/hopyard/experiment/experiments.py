@@ -17,12 +17,13 @@ from hopyard.experiment.driver import BACKENDS, Driving, check_result
 from hopyard.experiment.launching import ExperimentSearch, WarmStart
 from hopyard.experiment.merging import override
 from hopyard.hopper.journal import has_records, holder, read_records
-from hopyard.hopper.removal import remove_run
+from hopyard.hopper.removal import remove_empty_directories, remove_run
 from hopyard.hopper.state import ENDED, JournalRecord
 from hopyard.objects import load_state, save_state
 from hopyard.storage import Store, open_store
 from hopyard.storage.small import get_whole
 from hopyard.tune import Model, Run, list_runs, open_run
+from hopyard.tune.describing import describe_holder
 from hopyard.tune.listing import find_run, summary
 
 PREFIX = f"{ExperimentSearch.kind}-"
@@ -200,21 +201,21 @@ def resume(
     if run.status in ENDED:
         return run
     if run.holder is not None and not take_over:
-        check_paused(run)
+        check_paused(opened, run)
         run.resume()
         return run
     return _driven(resumed(opened, run, backend, take_over=take_over), progress, detach)
 
 
-def check_paused(run: Run) -> None:
+def check_paused(store: Store, run: Run) -> None:
     """Raise RunHeldError if a run that another process drives is not paused."""
     held = run.holder
     if held is not None and run.status != "paused":
-        who = ", ".join(f"{name} {held[name]}" for name in ("host", "pid", "since") if name in held)
+        where = f"{run.run_id} --store {store.url}"
         raise RunHeldError(
-            f"{run.run_id} is driven by another process ({who}) and is not paused. Look at it with `hopyard experiment "
-            f"logs {run.run_id} --follow`. If that process hangs or cannot be reached: hopyard experiment resume "
-            f"--take-over {run.run_id}"
+            f"{run.run_id} is driven by another process ({describe_holder(held)}) and is not paused. Look at it with "
+            f"`hopyard experiment logs --follow {where}`. If that process hangs or cannot be reached: "
+            f"hopyard experiment resume --take-over {where}"
         )
 
 
@@ -352,11 +353,19 @@ def delete(store: Store | str | os.PathLike[str], experiment: str) -> None:
     own = _objects_of(header_of(opened, experiment))
     logs = opened.logs.at(experiment)
     written = set(logs.names())
-    remove_run(folder)
+    try:
+        remove_run(folder)
+    except RunHeldError:
+        who = describe_holder(holder(folder) or {})
+        raise RunHeldError(
+            f"{experiment} was not deleted, since another process drives it ({who}). End it with `hopyard experiment "
+            f"kill {experiment} --store {opened.url}`, and delete it then."
+        ) from None
     if not has_records(folder):  # else it has begun anew, and writes others
         written |= set(logs.names())
     for name in written:
         logs.delete(name)
+    remove_empty_directories(logs)
     _delete_unneeded(opened, own)
 
 

@@ -33,9 +33,14 @@ def remove_run(folder: Store) -> None:
             for name in sorted(part, reverse=True):  # of the journal the header, by which it is known, last
                 folder.delete(name)
             folder.sync_deleted(part)
-        root = folder.path(LEASE)
-        for directory, _, _ in os.walk(root.parent, topdown=False) if root is not None else ():
-            with contextlib.suppress(OSError):  # another driver has begun a run there
-                files.remove_directory(directory)
+        remove_empty_directories(folder)  # unless another driver has begun a run there
     finally:
         lease.release()
+
+
+def remove_empty_directories(folder: Store) -> None:
+    """Delete the directory of a folder and those in it, as far as no file is in them."""
+    inside = folder.path(LEASE)
+    for directory, _, _ in os.walk(inside.parent, topdown=False) if inside is not None else ():
+        with contextlib.suppress(OSError):
+            files.remove_directory(directory)

@@ -1,7 +1,8 @@
-"""Trials in words: states, epochs, parameters and values of metrics."""
+"""Runs and trials in words: drivers, states, epochs, parameters and values of metrics."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hopyard.hopper.state import RunState, TrialState
@@ -23,6 +24,12 @@ def describe_state(state: RunState, trial: TrialState) -> str:
 def describe_epochs(epochs: float) -> str:
     """``2`` or ``0.25``: epochs done."""
     return f"{epochs:.4g}" if epochs < 1000 else f"{epochs:.0f}"
+
+
+def describe_holder(holder: Mapping[str, Any]) -> str:
+    """``host a, pid 1, since 2026-01-01 10:00:00``: as far as a driver has said who it is."""
+    known = [f"{name} {holder[name]}" for name in ("host", "pid", "since") if name in holder]
+    return ", ".join(known) or "it has not said who it is yet"
 
 
 def describe_length(state: RunState) -> str:

@@ -47,6 +47,15 @@ PHRASES = (
     ("See run.trials() for all of them;", "`hopyard experiment describe` shows all of them;"),
     ("Its script, started again, goes on with it.", "`hopyard experiment resume` goes on with it."),
     ("by `hopyard run resume` or by starting its script again.", "by `hopyard experiment resume`."),
+    ("so nothing was prepared and no run was begun.", "so no experiment was begun."),
+    (
+        "The state is that of another model than the estimator function now builds: ",
+        "The weights to begin from are of another model than the trial builds: ",
+    ),
+    (
+        "Build the model that the state came from: same layers, names and sizes for the same parameters.",
+        "Give the hyperparameters with which they were trained, and the same layers.",
+    ),
     ("`hopyard run ", "`hopyard experiment "),
 )
 """Phrases of messages, and what they are in experiments, replaced one after the other."""
