@@ -76,7 +76,8 @@ def load_weights(info: ModelInfo, weights: Weights) -> Any:
     except NotFoundError as error:
         raise NotFoundError(
             f"the weights of trial {info.trial} were not kept: a run keeps those of completed trials and of the "
-            "best one. Search with keep='all' to keep every trial's."
+            "best one. To keep every trial's, search with keep='all', or write checkpoints: {keep: all} into the "
+            "configuration of an experiment."
         ) from error
 
 
