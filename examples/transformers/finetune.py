@@ -21,6 +21,7 @@ from hopyard.torch import TorchEstimator
 from hopyard.transformers import sequence_classification
 from hopyard.tune import RandomSearch, hp_choice, hp_loguniform
 
+WEIGHTS = Path(__file__).resolve().parents[2] / "build" / "weights" / "all-MiniLM-L6-v2"  # of `make weights`
 LENGTH = 24  # tokens of a text; shorter ones are padded
 INPUTS = {"input_ids": "input_ids", "attention_mask": "attention_mask"}
 NEW = ["the pool was not lovely", "although the garden felt calm , the staff was rude"]
@@ -88,12 +89,17 @@ def encode(tokenizer, texts):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("experiments/finetuning"))
-    parser.add_argument("--weights", type=Path, default=Path("build/weights/all-MiniLM-L6-v2"))
+    parser.add_argument("--weights", type=Path, default=WEIGHTS, help="folder of a pretrained model")
     parser.add_argument("--rows", type=int, default=1_600)
     parser.add_argument("--models", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2, help="0: in this process")
     given = parser.parse_args(arguments)
+    if not (given.weights / "config.json").exists():
+        parser.error(
+            f"there is no pretrained model in {given.weights}. Run `make weights` in the folder of the repository, or "
+            "name the folder of one: --weights FOLDER."
+        )
 
     texts, labels = make_reviews(given.rows)
     tokenizer, store = AutoTokenizer.from_pretrained(given.weights), LocalStore(given.folder)

@@ -66,3 +66,13 @@ def test_heads_and_adapters_of_pretrained_weights(
     assert set(tuned.params) == {"lr", "rank", "targets"}
     said = capsys.readouterr().out
     assert all(text in said for text in ("heads", "adapters", *finetune.NEW))
+
+
+def test_without_pretrained_weights_the_example_says_how_to_get_them(
+    script: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        script("finetune").main(["--folder", str(tmp_path / "store"), "--weights", str(tmp_path)])
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"no pretrained model in {tmp_path}. Run `make weights` in the folder of the repository" in said
+    assert not list(tmp_path.iterdir())
