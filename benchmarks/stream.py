@@ -46,9 +46,16 @@ SLOWEST = 60  # seconds of a peer's epoch
 
 COMMON = """
 import json, os, re, sys, time
-def anonymous():
-    with open("/proc/self/smaps_rollup") as lines:
-        return sum(int(l.split()[1]) for l in lines if l.startswith(("Anonymous:", "Shmem"))) * 1024
+def held():  # bytes of anonymous memory and of files in memory; to read smaps takes a tenth of the processor's time
+    with open("/proc/self/status") as lines:
+        pages = sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) * 1024
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{descriptor}").startswith("/memfd:"):
+                pages += os.stat(f"/proc/self/fd/{descriptor}").st_blocks * 512
+        except FileNotFoundError:  # the one of this list, or one that was closed meanwhile
+            pass
+    return pages
 """
 
 OURS = (
@@ -60,11 +67,11 @@ data, batch = sys.argv[1], int(sys.argv[2])
 started = time.perf_counter()
 decode = {"x": image()} if sys.argv[4] == "images" else None
 loader = open_dataset(data, columns=["x", "label"], decode=decode).loader(batch_size=batch, shuffle=True)
-before, peak, stop = anonymous(), 0, threading.Event()
+before, peak, stop = held(), 0, threading.Event()
 def watch():
     global peak
     while not stop.wait(0.05):
-        peak = max(peak, anonymous())
+        peak = max(peak, held())
 threading.Thread(target=watch, daemon=True).start()
 first, rows, seconds = None, 0, []
 for epoch in range(int(sys.argv[3])):

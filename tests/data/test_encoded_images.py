@@ -88,6 +88,15 @@ def test_batches_are_the_images_whoever_decodes_them(tmp_path, cached, cores, ki
     assert [np.array_equal(row["photo"], expected[row["id"]]) for row in dataset] == [True] * ROWS
 
 
+def test_few_different_images_are_decoded_for_every_row(tmp_path):
+    items = [jpegs(3)[row * row % 3] for row in range(ROWS)]
+    path = write(tmp_path / "a.parquet", items)
+    dataset = open_dataset(path, decode={"photo": image()}, cache=NodeCache(tmp_path / "cache"))
+    expected = decoded(items)
+    for batch in dataset.loader(7, shuffle=True):
+        assert np.array_equal(batch["photo"], expected[batch["id"]])
+
+
 def test_what_is_cached_decides_neither_the_rows_nor_their_order_nor_the_fingerprint(opened):
     lazy, kept = opened(), opened(cached=True)
     assert lazy.fingerprint == kept.fingerprint

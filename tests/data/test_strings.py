@@ -73,6 +73,12 @@ def test_batches_are_what_arrow_takes(
                 assert made["text"].to_pylist() == [given_values[row] for row in made["row"]]
         rows = np.arange(len(values))[:: max(1, len(values) // 7)]
         assert dataset[rows]["text"].tolist() == [given_values[row] for row in rows]
+        view = dataset.reader().view({"text": "text"})
+        groups, places = view.locate(rows, view.room_for(len(rows)))
+        ((column, _),) = view._sources
+        assert list(map(bytes, column.slices(places, groups))) == [
+            value if is_binary else value.encode() for value in (given_values[row] for row in rows)
+        ]
 
 
 @st.composite

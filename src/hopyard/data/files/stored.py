@@ -378,9 +378,13 @@ class StoredFile:
         """
         reader = pq.ParquetReader()
         is_whole = self.size <= _READ_WHOLE
-        reader.open(
-            self._whole() if is_whole else pa.OSFile(str(self.path)), metadata=self.footer, **READ_OPTIONS
-        )
+        if is_whole:
+            file = self._whole()
+        elif self.origin is not None:  # nobody makes it shorter: what is mapped need not be copied
+            file = pa.memory_map(str(self.path))
+        else:
+            file = pa.OSFile(str(self.path))
+        reader.open(file, metadata=self.footer, **READ_OPTIONS)
         leaves = self.leaves_of(columns)
         if self.footer.row_group(group).num_rows <= rows:  # by one call
             yield from reader.read_row_group(group, column_indices=leaves, use_threads=False).to_batches()

@@ -13,6 +13,7 @@ from hopyard.data.order import Rows
 from hopyard.data.reading.buffers import Buffers
 from hopyard.data.reading.strings import MappedStrings
 from hopyard.data.recipe.decoding import Decoder, DecodingThreads, begin_decoding
+from hopyard.data.recipe.images import ImageDecoder
 from hopyard.data.schema import Column
 
 
@@ -58,8 +59,12 @@ class DecodedColumn:
             number = int(places[row]) if numbers is None else int(numbers()[places[row]])
             return f"{file}, row group {within}, column {column.name!r}, row {number}"
 
-        # A list: to make an array of objects Arrow imports pandas, which takes longer than many batches.
-        rows = self._stored.gather(places, groups, Buffers(arrow_strings=True)).to_pylist()
+        rows: Sequence[bytes | str | memoryview]
+        if isinstance(self._decoder.function, ImageDecoder):
+            rows = self._stored.slices(places, groups)
+        else:
+            # A list: to make an array of objects Arrow imports pandas, which takes longer than many batches.
+            rows = self._stored.gather(places, groups, Buffers(arrow_strings=True)).to_pylist()
         out = buffers.empty(len(places), np.dtype(column.dtype), column.shape)
         if buffers.begun is not None:
             threads, waits = buffers.begun

@@ -45,7 +45,8 @@ _ELSEWHERE = 32  # bytes that a random access more, for a value behind all else,
 _INLINE = 12  # bytes of the longest value that lies in Arrow's own views
 _LONGEST = (1 << 31) - 1  # bytes of a value, and of what Arrow makes views of at once
 _BUFFER = 31  # bits: Arrow finds a long value by the number of a buffer and the place in it, both int32
-_SAMPLE = 2048  # rows
+_SAMPLE, _SAMPLE_BYTES = 2048, 256 << 10  # rows at most, and about so many bytes,
+_FEWEST_SAMPLED = 32  # but so many rows
 _AT_ONCE = 1 << 15  # strings; with all that is made of them they stay in the cache of the core
 _FEW = 1 << 14  # different values; Python objects of many more do not stay in the cache of the core
 _MOST_OBJECTS = 1 << 18  # of all dictionaries of a column
@@ -82,7 +83,9 @@ def with_codes(parts: Sequence[Ragged]) -> tuple[npt.NDArray[np.int32], Ragged] 
     if not most:
         return None
     column = pa.chunked_array([_as_arrow(part, pa.large_binary()) for part in parts])
-    sample = column.take(pa.array(np.linspace(0, rows - 1, min(_SAMPLE, rows // 2), dtype=np.int64)))
+    mean = sum(len(part.values) for part in parts) // rows
+    number = min(_SAMPLE, rows // 2, max(_SAMPLE_BYTES // max(mean, 1), _FEWEST_SAMPLED))
+    sample = column.take(_numbers(np.linspace(0, rows - 1, number, dtype=np.int64)))
     if pc.count_distinct(sample).as_py() > min(most, len(sample) * 9 // 10):
         return None
     encoded = column.dictionary_encode().unify_dictionaries()
@@ -114,11 +117,14 @@ def views_of(name: str, rows: Ragged, before: int, width: int) -> Views:
         second = views_of(name, rows[middle:], before + len(first.values), width)
         return Views(*(np.concatenate(pair) for pair in zip(first, second, strict=True)))
     room, lengths = width - _HEAD, rows.lengths
-    padded = np.concatenate([rows.values, np.zeros(room, np.uint8)])
-    begins = np.ndarray(len(rows.values) + 1, np.dtype((np.void, room)), padded, strides=(1,))
     views = np.empty((len(rows), width), np.uint8)
     views[:, :_HEAD] = lengths.astype("<i4").view(np.uint8).reshape(-1, _HEAD)
-    views[:, _HEAD:] = begins[rows.offsets[:-1]].view(np.uint8).reshape(-1, room)
+    # Of all but the last rows so many bytes are there to be taken; behind the others come zeros.
+    last = max(len(rows.values) - room, 0)
+    most = int(np.searchsorted(rows.offsets[:-1], last))
+    padded = np.concatenate([rows.values[last:], np.zeros(room, np.uint8)])
+    views[:most, _HEAD:] = _stretches(rows.values, rows.offsets[:most], room)
+    views[most:, _HEAD:] = _stretches(padded, rows.offsets[most:-1] - last, room)
     views[:, _HEAD:] *= np.arange(room) < lengths[:, None]
     elsewhere = np.flatnonzero(lengths > room)
     if not len(elsewhere):
@@ -128,6 +134,20 @@ def views_of(name: str, rows: Ragged, before: int, width: int) -> Views:
     views[elsewhere, 2 * _HEAD :] = 0
     views[elsewhere, 2 * _HEAD : 4 * _HEAD] = (rows.offsets[:-1, None] + before).view(np.uint8)
     return Views(views, rows.values)
+
+
+def _stretches(values: npt.NDArray[np.uint8], begins: Rows, length: int) -> npt.NDArray[np.uint8]:
+    """(n, length): the bytes from each place on."""
+    if not len(begins):
+        return np.empty((0, length), np.uint8)
+    every = np.ndarray(len(values) - length + 1, np.dtype((np.void, length)), values, strides=(1,))
+    return every[begins].view(np.uint8).reshape(-1, length)
+
+
+def _numbers(numbers: npt.NDArray[np.int32] | Rows) -> pa.Array:
+    """The numbers as an Arrow array; ``pa.array`` imports pandas, which takes longer than many batches."""
+    kind = pa.from_numpy_dtype(numbers.dtype)
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _as_arrow(rows: Ragged, kind: pa.DataType) -> pa.Array:
@@ -220,6 +240,7 @@ class MappedStrings:
             int(width): content[: len(content) // width * width].reshape(-1, width)
             for width in np.unique(lying.widths)
         }
+        self._narrow = content[: len(content) // VIEW.itemsize * VIEW.itemsize].reshape(-1, VIEW.itemsize)
         self._codes = content[: len(content) // CODE.itemsize * CODE.itemsize].view(CODE)
         self._lying = lying
         steps = np.unique(lying.steps)
@@ -243,7 +264,7 @@ class MappedStrings:
                 begins = self._begins(places, groups, slice(1))[:, 0]
                 numbers = self._codes.take(begins // CODE.itemsize) + firsts.take(groups)
                 if buffers.arrow_strings:
-                    return values.take(pa.array(numbers))
+                    return values.take(_numbers(numbers))
                 if buffers.coded:
                     return Coded(numbers, values, objects)
                 return objects.take(numbers)
@@ -253,6 +274,19 @@ class MappedStrings:
             columns += self._columns(places, groups, slice(first, first + at_once), buffers)
         return columns if len(columns) > 1 else columns[0]
 
+    def slices(self, places: Rows, groups: Rows) -> list[memoryview]:
+        """Values of the only column, read only, where they lie."""
+        begins = self._begins_of_views(places, groups, slice(1))[:, 0]
+        views = self._narrow.take(begins // VIEW.itemsize, 0, mode="clip")
+        lengths = views.view(np.int32)[:, 0]
+        elsewhere = views.view(np.int64)[:, 1] + self._lying.values[:, 0].take(groups)
+        starts = np.where(lengths > self._lying.widths[:, 0].take(groups) - _HEAD, elsewhere, begins + _HEAD)
+        content = self._content.data
+        return [
+            content[start:stop]
+            for start, stop in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+        ]
+
     def _begins(self, places: Rows, groups: Rows, columns: slice) -> Rows:
         """Offsets of the views, or codes, of rows, (n, columns)."""
         steps = self._lying.steps[:, columns].take(groups, 0) if self._step is None else self._step
@@ -260,14 +294,19 @@ class MappedStrings:
         begins += places[:, None] * steps
         return begins
 
-    def _columns(self, places: Rows, groups: Rows, columns: slice, buffers: Buffers) -> list[Any]:
-        """Some of the columns, as arrays."""
+    def _begins_of_views(self, places: Rows, groups: Rows, columns: slice) -> Rows:
+        """Offsets of the views of rows, or of those that their codes mean, (n, columns)."""
         begins = self._begins(places, groups, columns)
         if self._some_are_coded:
             coded = np.flatnonzero(self._lying.is_coded.take(groups))
             its = groups[coded]
             codes = self._codes.take(begins[coded, 0] // CODE.itemsize)
             begins[coded, 0] = self._lying.dictionaries.take(its) + codes * self._lying.widths.take(its)
+        return begins
+
+    def _columns(self, places: Rows, groups: Rows, columns: slice, buffers: Buffers) -> list[Any]:
+        """Some of the columns, as arrays."""
+        begins = self._begins_of_views(places, groups, columns)
         array = self._array(begins, groups, self._lying.values[:, columns], buffers)
         rows = [slice(column * len(places), (column + 1) * len(places)) for column in range(begins.shape[1])]
         if buffers.arrow_strings:

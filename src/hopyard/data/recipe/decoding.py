@@ -215,7 +215,7 @@ def decode_rows(
 
 
 def begin_decoding(
-    rows: Sequence[bytes | str],
+    rows: Sequence[bytes | str | memoryview],
     decoder: Decoder,
     column: Column,
     at: Callable[[int], str],
@@ -264,7 +264,7 @@ class DecodingThreads:
 def _begin(
     out: npt.NDArray[Any],
     todo: Sequence[int],
-    encoded: Callable[[int], bytes | str],
+    encoded: Callable[[int], bytes | str | memoryview],
     decoder: Decoder,
     expected: _Expected,
     at: Callable[[int], str],
@@ -321,7 +321,10 @@ def usable_cores() -> int:
 
 
 def _decode(
-    encoded: bytes | str, decoder: Decoder, at: Callable[[], str], out: npt.NDArray[Any] | None = None
+    encoded: bytes | str | memoryview,
+    decoder: Decoder,
+    at: Callable[[], str],
+    out: npt.NDArray[Any] | None = None,
 ) -> npt.NDArray[Any]:
     """The array of a row, which images may be decoded into ``out`` for."""
     try:

@@ -86,7 +86,7 @@ class ImageDecoder:
         if not self.codec:
             object.__setattr__(self, "codec", jpeg_codec())
 
-    def __call__(self, encoded: bytes, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+    def __call__(self, encoded: bytes | memoryview, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """The pixels.
 
         Args:
@@ -124,12 +124,13 @@ class ImageDecoder:
                 "if you trust the data."
             ) from error
         except Exception as error:  # each of Pillow's formats has its own
+            begin = bytes(encoded[:_SHOWN_BYTES])
             raise CorruptError(
-                f"its {len(encoded)} bytes, which begin with {encoded[:_SHOWN_BYTES]!r}, cannot be decoded as an image "
+                f"its {len(encoded)} bytes, which begin with {begin!r}, cannot be decoded as an image "
                 f"({type(error).__name__}: {_without_address(error)}). Remove the row, or decode it by a function."
             ) from error
 
-    def _fast(self, encoded: bytes, out: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+    def _fast(self, encoded: bytes | memoryview, out: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
         """The pixels of JPEG by simplejpeg; None: Pillow must look at it."""
         simplejpeg, limit = _simplejpeg(), pillow().MAX_IMAGE_PIXELS
         if simplejpeg is None:
