@@ -145,7 +145,17 @@ def validate(state: RunState, number: int, value: float) -> None:
     visits = state.trials[number].progress.visits
     part: dict[str, Any] = {"digest": f"{number} {visits}", "files": [], "nbytes": 0}
     reference: dict[str, Any] = {**part, "parts": {"model": part}}
-    unit: dict[str, Any] = {"r": "unit", "t": [number], "e": 0, "p": 0, "w": 0, "a": 0.0, "z": 1.0}
+    unit: dict[str, Any] = {
+        "r": "unit",
+        "t": [number],
+        "e": 0,
+        "p": 0,
+        "w": 0,
+        "a": 0.0,
+        "z": 1.0,
+        "to": None,
+        "last": False,
+    }
     state.apply(unit | {"ph": "train", "v": visits, "s": [reference], "m": [{"loss": [1.0, 1.0]}]})
     state.apply(unit | {"ph": "validate", "v": visits + 1, "s": [None], "m": [{"values": {"loss": value}}]})
 

@@ -37,7 +37,8 @@ class Screen:
     def epoch(self, number: int, value: float) -> None:
         visit = self.state.trials[number].progress.visits
         part = {"digest": f"{visit}", "files": [], "nbytes": 0}
-        unit = {"r": "unit", "t": [number], "e": visit // 2, "p": 0, "w": 1, "a": 0.0, "z": 1.0}
+        unit = {"r": "unit", "t": [number], "e": visit // 2, "p": 0, "w": 1, "a": 0.0, "z": 1.0, "to": None,
+                "last": False}  # fmt: skip
         state = {**part, "parts": {"model": part}}
         self.apply({**unit, "ph": "train", "v": visit, "s": [state], "m": [{"loss": [value, 1.0]}]})
         metrics = {"values": {"accuracy": value}}
@@ -58,7 +59,7 @@ def test_units_are_counted_as_long_as_they_count() -> None:
     screen.apply({"r": "end", "t": 1, "status": "stopped"})
     assert "1 of 3 training units" in screen.lines()[0]
     screen.apply({"r": "unit", "t": [0], "e": 1, "ph": "train", "p": 0, "w": 1, "v": 2, "a": 0.0, "z": 1.0,
-                  "s": [None], "m": [{"loss": [1.0, 1.0]}]})  # fmt: skip
+                  "to": None, "last": False, "s": [None], "m": [{"loss": [1.0, 1.0]}]})  # fmt: skip
     assert "2 of 3 training units" in screen.lines()[0]
     screen.apply({"r": "back", "t": [0], "why": "its worker was lost"})
     assert "1 of 3 training units" in screen.lines()[0]

@@ -160,8 +160,6 @@ def replay(records: Iterable[JournalRecord], state: RunState, decisions: Decisio
                 "version or other settings; give another run_id, or fresh=True to start anew."
             )
         state.apply(record)
-        if record["r"] == "extend":
-            _drop_completions(expected)
         following = decisions.start() if record["r"] == "run" else decisions.after(record)
         expected.update((key, found) for found in following if (key := _decision_key(found)) is not None)
     return list(expected.values())
@@ -184,13 +182,6 @@ def _void(records: Iterable[JournalRecord]) -> set[int]:
             void.update(failed[number] for number in record["t"] if number in failed)
             void.update(index for number in record.get("forget", ()) for index in begun[number])
     return void
-
-
-def _drop_completions(expected: dict[tuple[str, int], JournalRecord]) -> None:
-    """Version 0.1.0 extended runs without the ends that a kill had cut off: these trials were simply not completed."""
-    for status, number in list(expected):
-        if status == "completed":
-            del expected[status, number]
 
 
 def _decision_key(record: JournalRecord) -> tuple[str, int] | None:

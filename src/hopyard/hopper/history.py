@@ -35,11 +35,11 @@ class Traffic:
 
 
 def traffic_of(units: Iterable[JournalRecord]) -> Traffic:
-    """The sums over committed units. Journals older than the counters count as 0."""
+    """The sums over committed units."""
     places: dict[int, int] = {}
     hops, sums, known = 0, Counter[str](), False
     for unit in units:
-        sums.update({name: unit.get(name, 0) for name in ("moved", "written", "read")})
+        sums.update({name: unit[name] for name in ("moved", "written", "read")})
         for trial in unit["t"]:
             hops += places.get(trial, unit["w"]) != unit["w"]
             places[trial] = unit["w"]
@@ -162,7 +162,7 @@ def rules_broken_by(units: Iterable[JournalRecord], layout: Layout) -> list[str]
 
 
 def _wrong_visits(number: int, units: list[JournalRecord], layout: Layout) -> list[str]:
-    visits = [(_trained(unit, layout), unit["e"], unit["ph"], unit["p"]) for unit in units]
+    visits = [(unit["n"], unit["e"], unit["ph"], unit["p"]) for unit in units]
     training = Counter((epoch, partition) for _, epoch, phase, partition in visits if phase == "train")
     validation = Counter((trained, partition) for trained, _, phase, partition in visits if phase != "train")
     wrong = [
@@ -187,14 +187,6 @@ def _wrong_visits(number: int, units: list[JournalRecord], layout: Layout) -> li
                 f"trial {number} made {checked} of {layout.validate} validations in epoch {epoch + 1}"
             )
     return wrong
-
-
-def _trained(unit: JournalRecord, layout: Layout) -> int:
-    """Train units that the trial had done before; version 0.1.0 validated at the ends of epochs alone."""
-    if "n" in unit:
-        return int(unit["n"])
-    epoch, step = divmod(int(unit["v"]), layout.units)
-    return epoch * layout.train + min(step, layout.train)
 
 
 def _overlaps(who: str, units: list[JournalRecord]) -> list[str]:

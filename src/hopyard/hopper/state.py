@@ -27,8 +27,7 @@ since the run began, states (references, or null when resident or unchanged), me
 states that the worker lacked and read, and of data that it read; ``beside``, the bytes of data that its host should
 have on its disks, where that is known; ``asks``, where training has asked for the number of epochs, if it has;
 ``alone``, by trials, why these train with no other from then on; ``ended``, true where the trial's own code has come
-to its end. Version 0.1.0 wrote neither ``n``, ``to`` nor ``last``: its trials were validated at the ends of epochs
-alone; ``moved`` and ``read`` are missing in older journals too. An ``end`` that a user asked for has ``"by":
+to its end. An ``end`` that a user asked for has ``"by":
 "user"``, that of a trial whose code has ended ``"by": "itself"``, and an ``extend`` the number ``c`` of the command.
 """
 
@@ -135,7 +134,7 @@ class TrialState:
     target: int | None = None
     """Train units that it was allowed when its last unit was done; None: unknown."""
     asks_epochs: str = ""
-    """Where its training asked for the number of epochs; empty: nowhere, or the journal is of an older version."""
+    """Where its training asked for the number of epochs; empty: nowhere."""
     stop_asked: bool = False
     """Whether a user asked to end it."""
     code_ended_at: int | None = None
@@ -473,7 +472,7 @@ class RunState:
                     "start the run anew with fresh=True."
                 )
             trial.seconds += (float(record["z"]) - float(record["a"])) / len(record["t"])
-            trial.target = record.get("to")
+            trial.target = record["to"]
             trial.asks_epochs = trial.asks_epochs or record.get("asks", "")
             if record.get("ended"):
                 trial.code_ended_at = record["v"] + 1
@@ -495,7 +494,7 @@ class RunState:
         trial.rung = None
         if reference:
             trial.durable = trial.progress
-        if not self.layout.validate and (record.get("last") or self.ends_epoch(trial)):
+        if not self.layout.validate and record["last"]:
             self._validated(trial, {})
 
     def _validate_visit(self, trial: TrialState, record: JournalRecord, slot: int) -> None:

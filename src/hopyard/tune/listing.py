@@ -100,7 +100,7 @@ def summary(store: Store, run_id: str) -> RunSummary:
     header, last = first_and_last(folder)
     check_header([header], f"run {run_id} in {folder.url}")
     metric = header["metric"]["key"]
-    if last["r"] == "finish" and "trials" in last:  # version 0.1.0 did not say it
+    if last["r"] == "finish":
         return RunSummary(
             run_id, last["status"], header["created"], last["trials"], metric, last["best"], held, header
         )
