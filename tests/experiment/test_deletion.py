@@ -12,6 +12,8 @@ from tests.sampling import moments
 from hopyard.backend import InlineBackend
 from hopyard.errors import NotFoundError, RunHeldError
 from hopyard.experiment import complete, create, delete, download_checkpoint, list_experiments
+from hopyard.experiment.definition import pack
+from hopyard.experiment.driver import Driving
 from hopyard.storage import LocalStore, Store
 from hopyard.storage.wrappers import Call, Wrapper
 from hopyard.tune import Run
@@ -70,6 +72,14 @@ def code(definition: Callable[..., Path]) -> Path:
 
 def created(code: Path, store: Store, seed: int = 0) -> Run:
     run = create(complete({**FIELDS, "seed": seed}), code, store, InlineBackend(), progress=False)
+    assert run is not None
+    return run
+
+
+def taken_over(code: Path, store: Store) -> Run:
+    """As ``hopyard experiment create --take-over``."""
+    definition = pack(code, store, []).digest
+    run = Driving(complete(FIELDS), definition, store, InlineBackend(), take_over=True).here(progress=False)
     assert run is not None
     return run
 
@@ -139,3 +149,29 @@ def test_a_deletion_takes_nothing_from_one_that_begins_meanwhile(
         check_whole(inner, tmp_path / f"checkpoints-{moment}")
         if len(store.calls) <= moment:
             return
+
+
+def test_what_is_being_deleted_is_not_taken_over(code: Path, tmp_path: Path) -> None:
+    for moment in moments("taken over", 13, 6):
+        inner = LocalStore(tmp_path / f"store-{moment}")
+        first = created(code, inner).run_id
+        said: list[str] = []
+
+        def taking_over(inner: LocalStore = inner, said: list[str] = said) -> None:
+            try:
+                said.append(taken_over(code, inner).status)
+            except RunHeldError as error:
+                said.append(str(error))
+
+        store = MeanwhileStore(inner, moment, taking_over)
+        try:
+            delete(store, first)
+        except RunHeldError:
+            assert said == ["completed"]
+        check_whole(inner, tmp_path / f"checkpoints-{moment}")
+        if len(store.calls) <= moment:
+            return
+        being_deleted = (
+            f"{inner.runs.at(first).url} is being deleted by another process. Wait until that has ended"
+        )
+        assert said[0].startswith((being_deleted, "completed"))

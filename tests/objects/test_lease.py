@@ -107,12 +107,43 @@ def test_leases_of_one_process_exclude_each_other_too(tmp_path: Path) -> None:
     second.release()
 
 
+def test_one_that_is_held_alone_is_not_taken_over(tmp_path: Path) -> None:
+    alone, other = (Lease(LocalStore(tmp_path), "lease", {}) for _ in range(2))
+    alone.acquire(alone=True)
+    with pytest.raises(
+        RunHeldError,
+        match=f"^{tmp_path} is being deleted by another process\\. Wait until that has ended, and begin anew\\.$",
+    ):
+        other.acquire(take_over=True)
+    with pytest.raises(RunHeldError, match=f"is held by another driver \\(host .*, pid {os.getpid()}, "):
+        other.acquire(alone=True)
+    alone.release()
+    other.acquire()
+
+
+def test_nobody_holds_it_alone_while_one_that_lost_it_goes_on(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    lost = hold_elsewhere(store)
+    new, alone = Lease(store, "lease", {"driver": "new"}), Lease(store, "lease", {})
+    new.acquire(take_over=True)
+    with pytest.raises(RunHeldError, match=r"is held by another driver .*driver new"):
+        alone.acquire(alone=True)
+    new.release()
+    with pytest.raises(
+        RunHeldError, match=r"was taken over from a driver that has not ended\. End that process first\."
+    ):
+        alone.acquire(alone=True)
+    lost.kill()
+    lost.communicate(timeout=60)
+    alone.acquire(alone=True)
+
+
 # Stores without files
 
 
-def beating(store: Store, name: str = "first") -> Heartbeat:
+def beating(store: Store, **holder: object) -> Heartbeat:
     """A holder that has begun and beats only when it is told to."""
-    heart = Heartbeat(store.at("lease.beats"), {"driver": name}, unseen=1e9)
+    heart = Heartbeat(store.at("lease.beats"), {"driver": "first", **holder}, unseen=1e9)
     assert heart.begin(lambda: 0.0, lambda seconds: pytest.fail("waited"), take_over=False) is None
     return heart
 
@@ -183,6 +214,21 @@ def test_a_heartbeat_can_be_taken_over() -> None:
     assert heart.beat() is False
     heart.end()
     lease.release()
+
+
+def test_a_heartbeat_that_holds_it_alone_is_not_taken_over() -> None:
+    store = MemoryStore()
+    alone = Lease(store, "lease", {})
+    alone.acquire(alone=True)
+    held = holder_of(store, "lease")
+    alone.release()
+    assert held is not None
+    heart = beating(store, **held)
+    clock = Clock(heart.beat)
+    with pytest.raises(RunHeldError, match=f"pid {os.getpid()}"):
+        Lease(store, "lease", {}, clock=clock, wait=clock.wait).acquire(take_over=True)
+    heart.end()
+    Lease(store, "lease", {}).acquire(take_over=True)
 
 
 def test_a_dead_process_of_this_machine_is_not_waited_for() -> None:

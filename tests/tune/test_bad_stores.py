@@ -100,7 +100,7 @@ def test_a_run_in_a_store_that_is_not_writable_is_not_deleted(
     subprocess.run(["mount", "-o", "remount,ro", str(read_only)], check=True)
     names = store.names()
     with refused(
-        NotWritableError, "lease.lock cannot be written: Read-only file system. Give this user the right"
+        NotWritableError, "lease.use cannot be written: Read-only file system. Give this user the right"
     ):
         remove_run(store.runs.at("mine"))
     assert store.names() == names

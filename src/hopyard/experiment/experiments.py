@@ -327,6 +327,12 @@ def model_of(run: Run, trial: int | str) -> Model:
     model = run.best if trial == "best" else run.model(int(trial))
     store, state = model.weights()
     if not all(store.exists(name) for name in state.files):
+        if model.trial == run.state.best:
+            raise NotFoundError(
+                f"the weights of trial {model.trial} of {run.run_id}, its best one, are no longer in {store.url}: "
+                "somebody deleted them. Put them back there from a copy, or train again with `hopyard experiment "
+                "create --fresh`."
+            )
         raise NotFoundError(
             f"the weights of trial {model.trial} of {run.run_id} were not kept: those of completed trials and of the "
             "best one are. Write checkpoints: {keep: all} into the configuration to keep every trial's."
@@ -356,10 +362,12 @@ def delete(store: Store | str | os.PathLike[str], experiment: str) -> None:
     try:
         remove_run(folder)
     except RunHeldError:
-        who = describe_holder(holder(folder) or {})
+        held = holder(folder)
+        if held is None:  # it was taken over from somebody who has not ended
+            raise
         raise RunHeldError(
-            f"{experiment} was not deleted, since another process drives it ({who}). End it with `hopyard experiment "
-            f"kill {experiment} --store {opened.url}`, and delete it then."
+            f"{experiment} was not deleted, since another process drives it ({describe_holder(held)}). End it with "
+            f"`hopyard experiment kill {experiment} --store {opened.url}`, and delete it then."
         ) from None
     if not has_records(folder):  # else it has begun anew, and writes others
         written |= set(logs.names())

@@ -19,15 +19,16 @@ def remove_run(folder: Store) -> None:
     the rest. On a store without files, the object that says that nobody holds the run stays.
 
     Raises:
-        RunHeldError: a driver holds the run. Nothing was deleted.
+        RunHeldError: a driver holds the run, or one that lost it has not ended. Nothing was deleted.
     """
     lease = Lease(folder, LEASE, {"is_full": False})
-    lease.acquire()
+    lease.acquire(alone=True)
     try:
         names = {name for name in folder.names() if not name.startswith(f"{LEASE}.beats/")}
         journal = {name for name in names if name.startswith(f"{FOLDER}/")}
         locks = {LEASE, f"{LEASE}.lock", f"{LEASE}.space"} & names
-        for part in (names - journal - locks, journal, locks):
+        last = {f"{LEASE}.use"} & names  # while it is there nobody else begins
+        for part in (names - journal - locks - last, journal, locks, last):
             if part is journal and isinstance(folder, RunFolder):
                 folder.frozen().release()
             for name in sorted(part, reverse=True):  # of the journal the header, by which it is known, last

@@ -20,6 +20,9 @@ _BEATS_PER_LIMIT = 6
 SEEN = "seen"
 """In what is told about a holder: when it beat last, in seconds since 1970 by its clock. Nothing depends on it."""
 
+ALONE = "alone"
+"""In what is told about a holder: nobody can take over from it."""
+
 
 @dataclass(frozen=True)
 class _Beat:
@@ -60,7 +63,7 @@ class Heartbeat:
             latest = self._latest()
             if (
                 latest
-                and not take_over
+                and not (take_over and ALONE not in latest.holder)
                 and not latest.is_over
                 and not self._falls_silent(latest, clock, wait)
             ):
