@@ -47,7 +47,8 @@ class Made:
             self.records.append(
                 {
                     "r": "unit", "t": [number], "e": visit // 2, "ph": phase, "p": 0, "w": number % self.workers,
-                    "v": visit, "n": visit // 2 + visit % 2, "to": None, "last": False, "a": self.clock, "z": self.clock + 0.5,
+                    "v": visit, "n": visit // 2 + visit % 2, "to": None, "last": False,
+                    "a": self.clock, "z": self.clock + 0.5,
                     "s": [state], "m": [metrics], "written": 0, "moved": 0, "read": 0,
                 }
             )  # fmt: skip
