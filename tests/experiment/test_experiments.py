@@ -385,6 +385,23 @@ def test_checkpoints_are_the_best_epochs_and_whether_they_are_kept(
         download_checkpoint(store, run.run_id, tmp_path / "other", 0)
 
 
+def test_weights_that_somebody_deleted_begin_nothing(two: Run, store: LocalStore, tmp_path: Path) -> None:
+    folder = store.runs.at(two.run_id)
+    for name in folder.at("00001").names():
+        folder.delete(f"00001/{name}")
+    before = store.names()
+    gone = (
+        rf"^the weights of trial 1 of {two.run_id}, its best one, are no longer in .*/runs/{two.run_id}\S*: somebody "
+        r"deleted them\. Put them back there from a copy, or train again with `hopyard experiment create --fresh`\.$"
+    )
+    with pytest.raises(NotFoundError, match=gone):
+        fork(store, two.run_id, ["seed=1"], InlineBackend(), warm_start="best", progress=False)
+    with pytest.raises(NotFoundError, match=gone):
+        download_checkpoint(store, two.run_id, tmp_path / "best")
+    assert store.names() == before
+    assert not (tmp_path / "best").exists()
+
+
 def test_a_checkpoint_of_a_function_has_what_it_saved(two: Run, store: LocalStore, tmp_path: Path) -> None:
     path = download_checkpoint(store, two.run_id, tmp_path / "new" / "best")
     assert path == tmp_path / "new" / "best"

@@ -187,7 +187,11 @@ def test_secrets_that_code_shows_are_masked(
             "model_def:main",
             r"cannot be imported: ZeroDivisionError: division by zero \(model_def\.py, line 3\)\. Mend it",
         ),
-        ("def main(:\n", "model_def:main", r"cannot be imported: SyntaxError: .* \(model_def\.py, line 1\)"),
+        (
+            "def main(:\n",
+            "model_def:main",
+            r"cannot be imported: SyntaxError: [^()]* \(model_def\.py, line 1\)\. Mend it",
+        ),
         (
             "import torch\nfrom determined.pytorch import PyTorchTrial\n",
             "model_def:main",

@@ -34,6 +34,8 @@ def test_messages_of_experiments_speak_of_their_commands_and_fields() -> None:
     assert said == "paused by a user's command; `hopyard experiment resume` goes on."
     said = of_experiments("preempted by SIGTERM before its first unit; run the same script again to go on.")
     assert said == "preempted by SIGTERM before its first unit; give the command again."
+    said = of_experiments("evaluation_metric is 'acc', but the estimator measures ['loss'].")
+    assert said == "searcher.metric is 'acc', but the trial measures ['loss']."
     assert wording_of({"experiment": {}}) is of_experiments
     assert wording_of({})("`hopyard run resume` goes on.") == "`hopyard run resume` goes on."
 

@@ -63,8 +63,8 @@ def _problem(error: ErrorDetails, parts: Mapping[str, type[Fields]]) -> Problem:
     where = name_of(path)
     if kind == "value_error":
         return where, str(error["ctx"]["error"])
-    if kind == "unknown_searcher":
-        return f"{where}.name", _no_option(value["name"], tuple(SEARCHERS))
+    if path == ("searcher", "name") and kind != "missing":
+        return where, _no_option(value, tuple(SEARCHERS))
     if kind == "unknown_type":
         return (
             f"{where}.type",

@@ -162,15 +162,15 @@ SEARCHERS: dict[str, type[AnySearcher]] = {
 }
 
 
-def _tag(value: Any) -> str | None:
-    """The tag of a searcher; without a name, of the one that has most of the fields; None: an unknown name."""
+def _tag(value: Any) -> str:
+    """The tag of a searcher; without a known name, of the one that has most of the fields."""
     if isinstance(value, AnySearcher):
         return f"<{value.name}>"
-    if not isinstance(value, dict) or "name" not in value:
-        given = set(value) if isinstance(value, dict) else set()
-        fitting = max(SEARCHERS, key=lambda name: len(given & SEARCHERS[name].model_fields.keys()))
-        return f"<{fitting}>"
-    return f"<{value['name']}>" if value["name"] in tuple(SEARCHERS) else None
+    given = value if isinstance(value, dict) else {}
+    if given.get("name") in tuple(SEARCHERS):
+        return f"<{given['name']}>"
+    fitting = max(SEARCHERS, key=lambda name: len(given.keys() & SEARCHERS[name].model_fields.keys()))
+    return f"<{fitting}>"
 
 
 SearcherConfig: TypeAlias = Annotated[
@@ -180,7 +180,7 @@ SearcherConfig: TypeAlias = Annotated[
     | Annotated[AdaptiveAsha, Tag("<adaptive_asha>")]
     | Annotated[AsyncHalving, Tag("<async_halving>")]
     | Annotated[Pbt, Tag("<pbt>")],
-    Discriminator(_tag, custom_error_type="unknown_searcher", custom_error_message="unknown searcher"),
+    Discriminator(_tag),
 ]
 
 

@@ -196,7 +196,9 @@ class TrialFunction:
         directory = unpack(self.store, self.definition, folders[1] / f"{self.trial:05d}")
         for folder in folders:
             os.utime(folder)
-        return Surroundings(code, directory, resolve_secrets(dict(self.variables), "environment"))
+        return Surroundings(
+            code, directory, resolve_secrets(dict(self.variables), "environment.environment_variables")
+        )
 
 
 @functools.cache
@@ -286,9 +288,10 @@ def load_entrypoint(entrypoint: str, code: Path) -> Callable[..., Any]:
                 "hopyard.experiment here, or functions. Write class NAME(TorchTrial), class NAME(KerasTrial), or "
                 f"def main(context).{_FROM_DETERMINED}"
             ) from error
+        message = error.msg if isinstance(error, SyntaxError) else error  # without the place, which follows
         raise EstimatorError(
-            f"the entrypoint {shown} cannot be imported: {type(error).__name__}: {error}"
-            f"{_where(error, code)}. Mend it, and try it with: python -c 'import {module_name}'"
+            f"the entrypoint {shown} cannot be imported: {type(error).__name__}: {message}{_where(error, code)}. "
+            f"Mend it, and try it with: python -c 'import {module_name}'"
         ) from error
     found = getattr(module, name, None)
     if found is None:

@@ -571,7 +571,7 @@ class Hopper:
             who = f"the first {len(failed)} trials fail alike" if len(failed) > 1 else "the only trial fails"
             raise TrialError(
                 f"{who}, before any unit is done, so the run stops. "
-                f"Mend what they share and run it again.\n{failed[0][1].describe()}",
+                f"Mend {'what they share' if len(failed) > 1 else 'it'} and run it again.\n{failed[0][1].describe()}",
                 failed[0][1],
             )
 

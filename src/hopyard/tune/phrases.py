@@ -43,6 +43,12 @@ PHRASES = (
         "Name one of these as evaluation_metric, or let the estimator measure",
         "Name one of these as searcher.metric, or let the trial measure",
     ),
+    ("evaluation_metric is ", "searcher.metric is "),
+    (
+        "Name one of these, or add it to the estimator's metrics=[...].",
+        "Name one of these, or have the trial measure it.",
+    ),
+    (", but the estimator measures ", ", but the trial measures "),
     ("model.trials() has all of them.", "`hopyard experiment describe` shows all of them."),
     ("See run.trials() for all of them;", "`hopyard experiment describe` shows all of them;"),
     ("Its script, started again, goes on with it.", "`hopyard experiment resume` goes on with it."),
