@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from hopyard import load_model, open_run
 from hopyard.data import open_dataset, prepare
@@ -35,6 +37,8 @@ from hopyard.hopper.journal import Journal, read_records
 from hopyard.hopper.removal import remove_run
 from hopyard.objects.digests import digest_json
 from hopyard.storage import LocalStore
+from hopyard.torch import TorchEstimator
+from hopyard.training.program import forget_program
 from hopyard.training.unit import residents
 from hopyard.tune import Callback, list_runs
 from hopyard.tune.asking import ask
@@ -217,6 +221,75 @@ def test_one_changed_byte_of_the_weights_is_noticed(search: Any, make_rows: Any,
     rewrite(path, bytes(data))
     with refused(CorruptError, name):
         open_run(store, model.run_id).model(model.trial).predict(make_rows()["features"])
+
+
+def damage(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    rewrite(path, data[:-8] + (b"changed!" if how == "changed" else b""))
+    if how == "gone":
+        path.unlink()
+
+
+def over(base: Any) -> Any:
+    def estimator(params: dict[str, Any]) -> TorchEstimator:
+        def model(base: torch.nn.Module) -> torch.nn.Module:
+            return torch.nn.Sequential(base, torch.nn.Linear(5000, 2))
+
+        loss, options = torch.nn.CrossEntropyLoss(), {"lr": params["lr"]}
+        return TorchEstimator(model, torch.optim.SGD, loss, optimizer_params=options, base=base)
+
+    return estimator
+
+
+@pytest.mark.parametrize("how", ["short", "changed", "gone"])
+def test_a_damaged_base_on_the_store_is_not_needed_where_a_function_makes_it(
+    how: str, search: Any, make_rows: Any, tmp_path: Path
+) -> None:
+    def base() -> torch.nn.Module:
+        torch.manual_seed(0)
+        return torch.nn.Linear(4, 5000)
+
+    store, rows = LocalStore(tmp_path), make_rows()
+    made = search(store, estimator_gen_fn=over(base), evaluation_metric="loss", num_epochs=1).fit(rows)
+    whole, team = made.predict(rows), made.run.ensemble(2)
+    expected = load_model(team.save(tmp_path / "saved")).predict(rows)
+    [path] = (tmp_path / "runs" / "_frozen").rglob("*.safetensors")
+    damage(path, how)
+    assert np.array_equal(open_run(store, made.run_id).best.predict(rows), whole)
+    assert np.array_equal(team.predict(rows), expected)
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "words"),
+    [
+        ("short", CorruptError, "is not what was written: it has"),
+        ("changed", CorruptError, "is not what was written: the bytes of the tensor"),
+        (
+            "gone",
+            NotFoundError,
+            "It held tensors that runs share, such as those of a base. Restore it from a copy",
+        ),
+    ],
+)
+def test_a_damaged_base_that_the_store_alone_has_is_named(
+    how: str, kind: type[HopyardError], words: str, search: Any, make_rows: Any, tmp_path: Path
+) -> None:
+    store, rows = LocalStore(tmp_path), make_rows()
+    torch.manual_seed(0)
+    make, options = over(torch.nn.Linear(4, 5000)), {"evaluation_metric": "loss", "num_epochs": 1}
+    made = search(store, estimator_gen_fn=make, **options).fit(rows)
+    whole = made.predict(rows)
+    [path] = (tmp_path / "runs" / "_frozen").rglob("*.safetensors")
+    damage(path, how)
+    opened = open_run(store, made.run_id).best
+    forget_program(store.runs.at(made.run_id), opened.contents()[1].program)  # as in another process
+    with refused(kind, words) as caught:
+        opened.predict(rows)
+    assert path.name in str(caught.value)
+    assert "fresh=True" in str(caught.value)
+    path.unlink(missing_ok=True)
+    search(store, estimator_gen_fn=make, fresh=True, **options).fit(rows)
+    assert np.array_equal(open_run(store, made.run_id).best.predict(rows), whole)
 
 
 def test_runs_and_models_that_are_not_there_are_named(search: Any, make_rows: Any, tmp_path: Path) -> None:

@@ -324,7 +324,7 @@ def read_tensors(store: Store, files: Mapping[str, str]) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     for name in dict.fromkeys(files.values()):
-        file = TensorFile(store, name)
+        file = _referred(store, name)
         manifest = _Manifest(file, name)
         wanted = {tensor.digest for tensor in manifest.tensors if files.get(tensor.digest) == name}
         if {digest for digest, place in files.items() if place == name} - wanted:
@@ -336,6 +336,19 @@ def read_tensors(store: Store, files: Mapping[str, str]) -> dict[str, Tensor]:
 def is_lent(name: str) -> bool:
     """Whether a file of a state belongs to all runs, and is deleted with none of the state's own."""
     return name.startswith(f"{FROZEN}/")
+
+
+def _referred(store: Store, name: str) -> TensorFile:
+    """A file that a state or a program refers to for some of its tensors."""
+    try:
+        return TensorFile(store, name)
+    except NotFoundError as error:
+        if not is_lent(name):
+            raise
+        raise NotFoundError(
+            f"{error} It held tensors that runs share, such as those of a base. Restore it from a copy, or search "
+            "again with fresh=True over the same base, which writes it anew."
+        ) from error
 
 
 def _taken(held: dict[str, Tensor], manifest: _Manifest) -> dict[str, Tensor]:
@@ -362,7 +375,7 @@ def _read_tensors(
         wanted = {t.digest: t for t in manifest.tensors if t.file == name and t.digest not in found}
         if number and not wanted:
             continue
-        source = TensorFile(store, name) if number else file
+        source = _referred(store, name) if number else file
         own = (_Manifest(source, name) if number else manifest).own(name)
         if not wanted.keys() <= own.keys():
             raise source.corrupt("it lacks tensors that another state says it holds")

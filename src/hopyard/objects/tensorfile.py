@@ -137,9 +137,10 @@ class TensorFile:
 
     def corrupt(self, reason: str) -> CorruptError:
         """The error for content that is not what was written."""
+        file = self._store.path(self._name) or f"{self._name} in {self._store.url}"
         return CorruptError(
-            f"the file {self._name} in {self._store.url} is not what was written: {reason}. "
-            "Restore it from a copy, or delete it and run again: what needs it is then made anew."
+            f"the file {file} is not what was written: {reason}. Restore it from a copy, or delete it and run again, "
+            "with fresh=True if the run is finished: what needs it is then made anew."
         )
 
     def read(self, names: Iterable[str]) -> dict[str, Bytes]:

@@ -110,10 +110,11 @@ def _kept(
     Raises:
         NotFoundError: there are fewer than two.
     """
-    kept, trees = [], []
+    kept: list[tuple[ModelInfo, Weights]] = []
+    trees: list[Any] = []
     for info, weights in models:
         try:
-            trees.append(load_weights(info, weights))
+            trees.append(load_weights(info, weights, trees[0] if trees else None))
         except NotFoundError:
             continue
         kept.append((info, weights))

@@ -447,7 +447,7 @@ def test_the_program_of_a_run_holds_no_large_tensor(tmp_path: Path) -> None:
     data[-5] ^= 1
     path.write_bytes(data)
     forget_program(store, name)
-    with pytest.raises(CorruptError, match=r"the file frozen/.* in .* is not what was written"):
+    with pytest.raises(CorruptError, match=rf"the file {path} is not what was written"):
         load_program(store, name)
 
 
@@ -466,7 +466,7 @@ def _quantized() -> nn.Module:
         (network(), nn.Linear(2, 2), r"base was given with model=Linear\(.*, but with a base model must be a function"),
         (lambda: 3, adapted(), "base=.* returned int, but must return a torch.nn.Module."),
         (network(), lambda base: 3, r"model=fn\(base\) returned int, but must return a torch.nn.Module"),
-        (network(), lambda base: base, "The model has no parameters that require gradients"),
+        (network(), lambda base: base, "that require gradients, .* or return a model with adapters"),
         (
             nn.Linear(3, 2, device="meta"), adapted(),
             "the base has tensors without values, on the device 'meta': weight, bias. Load its weights before",

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from hopyard.errors import EstimatorError
+from hopyard.training.ensemble import tree_of_members
 from hopyard.training.estimator import Context, Estimator, Replica
 from hopyard.training.torch.estimator import TorchEstimator
 from hopyard.training.torch.replica import TorchReplica
@@ -72,6 +73,10 @@ class EnsembleReplica(TorchReplica):
         super().load({"model": of_member[0]})
         for other, its in zip(self._others, of_member[1:], strict=True):
             other.load({"model": its})
+
+    def held(self) -> dict[str, Any]:
+        members = [super().held(), *(other.held() for other in self._others)]
+        return {"model": tree_of_members([each["model"] for each in members])}
 
     def give_out(self) -> nn.Module:
         for other in self._others:

@@ -196,7 +196,8 @@ class TorchEstimator(Estimator):
             raise EstimatorError("The model has lazy layers, whose sizes are unknown; give all sizes.")
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise EstimatorError(
-                "The model has no parameters that require gradients, so nothing would be trained."
+                "The model has no parameters that require gradients, so nothing would be trained. Call "
+                "requires_grad_(True) on those to train, or return a model with adapters or a head of its own."
             )
         of_model = {id(parameter) for parameter in model.parameters()}  # which a loss may hold, too
         of_loss = self.loss.named_parameters() if isinstance(self.loss, nn.Module) else ()

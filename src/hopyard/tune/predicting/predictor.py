@@ -110,7 +110,7 @@ class Predictor:
 def load_replica(info: ModelInfo, weights: Weights, device: str) -> Any:
     """A model that predicts, on a device."""
     replica = build_replica(weights.load_program(), info.params, info.trial, device=device)
-    replica.load({"model": load_weights(info, weights)})
+    replica.load({"model": load_weights(info, weights, replica.held()["model"])})
     if replica.framework == "torch":
         replica.module.eval()
     return replica

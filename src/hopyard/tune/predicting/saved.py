@@ -11,6 +11,7 @@ from hopyard.data.columns.policies import Policies
 from hopyard.errors import CorruptError, EstimatorError, NotFoundError
 from hopyard.objects import StateRef, load_state, save_state
 from hopyard.objects.identity.usercode import user_code_by_value
+from hopyard.objects.states import file_name
 from hopyard.storage import MemoryStore, Store
 from hopyard.storage.format import check_format, format_header
 from hopyard.training import (
@@ -65,15 +66,21 @@ class Weights:
         return load_program(self.store, self.program)
 
 
-def load_weights(info: ModelInfo, weights: Weights) -> Any:
+def load_weights(info: ModelInfo, weights: Weights, held: Any = None) -> Any:
     """The tree of the weights.
+
+    Args:
+        held: such a tree in memory, of which what is the same is taken: a frozen base.
 
     Raises:
         NotFoundError: they were not kept.
     """
+    store = weights.store.at(weights.folder)
     try:
-        return load_state(weights.store.at(weights.folder), weights.state, verify=True)
+        return load_state(store, weights.state, verify=True, held=held)
     except NotFoundError as error:
+        if store.exists(file_name(weights.state.digest)):
+            raise  # what is gone is a file that they share with others
         raise NotFoundError(
             f"the weights of trial {info.trial} were not kept: a run keeps those of completed trials and of the "
             "best one. To keep every trial's, search with keep='all', or write checkpoints: {keep: all} into the "
