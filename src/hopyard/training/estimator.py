@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
-from hopyard.data.arguments import Output, Tail
+from hopyard.data.arguments import ColumnSelection, Output, Tail
 from hopyard.data.order import batch_bounds
 from hopyard.data.ragged import Ragged
 from hopyard.errors import EstimatorError
@@ -125,10 +125,15 @@ class Visit:
         return f"epoch {self.epoch + 1}, partition {self.partition}"
 
     def training_batches(
-        self, batch_size: int, columns: Sequence[str], output: Output
+        self, batch_size: int, columns: ColumnSelection, output: Output
     ) -> Iterable[Mapping[str, Any]]:
-        """Shuffled batches; a last one of fewer than half the rows joins the one before it. Of no rows, none."""
-        batches = self.rows.batches(
+        """Shuffled batches; a last one of fewer than half the rows joins the one before it. Of no rows, none.
+
+        Args:
+            columns: names; of rows of a dataset also groups of columns, each as one array.
+        """
+        rows: Any = self.rows
+        batches = rows.batches(
             batch_size,
             shuffle=True,
             seed=derive_seed(self.seed, "order", self.partition),
@@ -140,10 +145,11 @@ class Visit:
         return self.read.counted(batches)
 
     def validation_batches(
-        self, batch_size: int, columns: Sequence[str], output: Output
+        self, batch_size: int, columns: ColumnSelection, output: Output
     ) -> Iterable[Mapping[str, Any]]:
-        """All rows in their order; the last batch may be short."""
-        return self.read.counted(self.rows.batches(batch_size, columns=columns, output=output))
+        """All rows in their order; the last batch may be short. ``columns`` as for :meth:`training_batches`."""
+        rows: Any = self.rows
+        return self.read.counted(rows.batches(batch_size, columns=columns, output=output))
 
     def transform_rng(self, kind: str, batch: int) -> np.random.Generator:
         """The generator that a transform gets for that batch."""

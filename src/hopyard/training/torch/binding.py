@@ -8,6 +8,7 @@ one tensor (n, columns).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.views import Batch
+from hopyard.data.schema import Schema
 from hopyard.errors import ColumnError, EstimatorError
 from hopyard.training.estimator import Inputs
 from hopyard.training.torch.loss import Labels
@@ -63,6 +65,7 @@ class Binding:
         self._keywords = dict(inputs) if isinstance(inputs, Mapping) else None
         given = [name for name in feature_columns if name != weight_column] if inputs is None else inputs
         self._positional = list(given)
+        self._placed = [*self.features, *map(_group, self._keywords or ())]
         self._check_known()
 
     def _check_known(self) -> None:
@@ -104,10 +107,25 @@ class Binding:
         """Columns that a pass reads; ``every_feature`` where a transform or step may look at any."""
         return list(dict.fromkeys((self.features if every_feature else self.model_columns) + self.besides))
 
+    def grouped(self, schema: Schema) -> dict[str, str | list[str]]:
+        """Columns that a pass of the model alone reads, by names in a batch: those of one dtype that are stacked for an
+        argument come as one array, which saves as many steps for each batch as there are columns."""
+        uses = Counter([*self.model_columns, *self.besides])
+        groups = {
+            _group(argument): list(names)
+            for argument, names in (self._keywords or {}).items()
+            if not isinstance(names, str)
+            and _group(argument) not in schema
+            and _are_alike(schema, names)
+            and all(uses[name] == 1 for name in names)
+        }
+        grouped = {name for names in groups.values() for name in names}
+        return {name: name for name in self.columns(every_feature=False) if name not in grouped} | groups
+
     def place(self, batch: Mapping[str, Any]) -> Batch:
         """The batch with features and labels in their dtypes, on the device. Others stay as they are."""
         placed = dict(batch)
-        for name in self.features:
+        for name in self._placed:
             if name in placed:
                 placed[name] = self._move(_feature(placed[name]))
         for name in self._labels:
@@ -148,6 +166,9 @@ class Binding:
         return value
 
     def _stack(self, batch: Batch, argument: str, names: Sequence[str]) -> torch.Tensor:
+        if _group(argument) in batch:
+            whole: torch.Tensor = batch[_group(argument)]
+            return whole
         columns = [self._input(batch, name) for name in names]
         shapes = {name: tuple(column.shape[1:]) for name, column in zip(names, columns, strict=True)}
         if len(columns) == 1 and columns[0].ndim > 1:
@@ -196,6 +217,23 @@ class Binding:
         return len(
             batch[self._labels[0] if self._labels and self._labels[0] in batch else self.model_columns[0]]
         )
+
+
+def _group(argument: str) -> str:
+    """Name in a batch of the columns that are stacked for an argument."""
+    return f"inputs[{argument!r}]"
+
+
+def _are_alike(schema: Schema, names: Sequence[str]) -> bool:
+    """Whether columns are scalars of one dtype, which the stacked array may have as well."""
+    columns = [schema[name] for name in names if name in schema]
+    dtypes = {column.dtype for column in columns}
+    return (
+        len(columns) == len(names)
+        and len(dtypes) == 1
+        and dtypes != {"uint8"}  # rows of which are taken for images
+        and all(column.kind == "tensor" and not column.shape and not column.sparse for column in columns)
+    )
 
 
 def as_tensors(batch: Mapping[str, Any]) -> Batch:

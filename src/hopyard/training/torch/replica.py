@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from hopyard.data.arguments import ColumnSelection
+from hopyard.data.contract import RowSource
 from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError
 from hopyard.objects import Tensor
@@ -233,19 +235,32 @@ class TorchReplica(Replica):
 
     def _training_batches(self, visit: Visit) -> Iterable[Mapping[str, Any]]:
         given = self._estimator
-        columns = self._forward.binding.columns(every_feature=bool(given.transform or given.step))
-        batches = self._read(visit).training_batches(given.batch_size, columns, "torch")
+        visit = self._read(visit)
+        batches = visit.training_batches(given.batch_size, self._columns(visit, given.transform), "torch")
         if given.transform is None:
             return batches
         return transformed(map(as_tensors, batches), given.transform, visit, "transform")
 
     def _validation_batches(self, visit: Visit) -> Iterable[Mapping[str, Any]]:
         given = self._estimator
-        columns = self._forward.binding.columns(every_feature=bool(given.val_transform or given.step))
-        batches = self._read(visit).validation_batches(given.batch_size, columns, "torch")
+        visit = self._read(visit)
+        batches = visit.validation_batches(
+            given.batch_size, self._columns(visit, given.val_transform), "torch"
+        )
         if given.val_transform is None:
             return batches
         return transformed(map(as_tensors, batches), given.val_transform, visit, "val_transform")
+
+    def _columns(self, visit: Visit, transform: Any) -> ColumnSelection:
+        """Columns that a pass over the visit reads, by names in a batch where the model alone sees them."""
+        binding = self._forward.binding
+        if transform is not None or self._forward.loss is None or self._trunk is not None:
+            return binding.columns(every_feature=transform is not None or self._estimator.step is not None)
+        return (
+            binding.grouped(visit.rows.schema)
+            if isinstance(visit.rows, RowSource)
+            else binding.columns(False)
+        )
 
     def _read(self, visit: Visit) -> Visit:
         """The visit, of rows with the trunk's outputs if there is a trunk."""
