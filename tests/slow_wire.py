@@ -37,7 +37,7 @@ from urllib.request import urlopen
 
 FAULTS = ("refused", "lost", "half", "reset", "twice", "503")
 _STATE = "/-/wire"  # where the wire itself answers
-_PIECE = 1 << 16  # bytes
+_PIECE = 1 << 18  # bytes
 _EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 
 
@@ -196,16 +196,18 @@ class _Relay:
             return
         if not silent:
             client.write(head)
+        passing = 0 if silent else size
+        if fault in ("half", "reset"):
+            passing -= size // 2 if fault == "half" else _drawn("reset", key, size)
         left = size
-        missing = size // 2 if fault == "half" else _drawn("reset", key, size) if fault == "reset" else 0
         while left:
             data = await server.read(min(left, _PIECE))
             if not data:
                 raise ConnectionResetError
             left -= len(data)
-            if left < missing:
-                silent = True
-            if not silent:
+            data = data[:passing]
+            passing -= len(data)
+            if data:
                 self._received += len(data)
                 await self._down.carry(len(data))
                 client.write(data)

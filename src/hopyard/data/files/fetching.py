@@ -20,7 +20,7 @@ from hopyard.data.files.stored import StoredFile
 
 T = TypeVar("T")
 
-AHEAD_BYTES = 128 << 20
+AHEAD_BYTES = 96 << 20
 """Bytes of objects that are in memory or on their way at once, in a process; each reader has one row group anyway."""
 
 _REQUEST = 8 << 20  # bytes at most: over 30 ms and 100 MB/s, larger ones gain nothing
