@@ -312,7 +312,7 @@ def test_products_that_differ_from_a_layers_own_are_made_one_by_one(monkeypatch:
 
     def differ(*key: Any) -> dict[str, bool]:
         asked.append(key)
-        return dict.fromkeys(("output", "input", "weight", "bias"), False)
+        return dict.fromkeys(("output", "column", "input", "weight", "bias"), False)
 
     monkeypatch.setattr(stack, "_compared", differ)
     check_same(small)
@@ -326,7 +326,7 @@ def test_products_of_few_numbers_are_compared_often(monkeypatch: pytest.MonkeyPa
 
     def differ(*key: Any) -> dict[str, bool]:
         asked.append(key)
-        return {"output": True, "input": True, "weight": key[-1] != 5, "bias": True}
+        return {"output": True, "column": False, "input": True, "weight": key[-1] != 5, "bias": True}
 
     monkeypatch.setattr(stack, "_compared", differ)
     assert not stack._exact(1, 13, (3, 1), True, False, torch.float32)["weight"]

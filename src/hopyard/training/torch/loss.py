@@ -118,6 +118,12 @@ class Loss:
         total, weighted = divisors.sum(), (losses.reshape(len(losses), -1).sum(dim=1) * factors).sum()
         return (weighted if self.is_sum else weighted / total.clamp_min(1e-30)), total
 
+    @functools.cached_property
+    def by_element(self) -> Callable[[Any, Any], torch.Tensor] | None:
+        """The loss of each element, where the loss is the mean, or the sum, of these; None: it is not."""
+        is_known = _option(self.module, "reduction", "mean") in ("mean", "sum") and not self.weighs_rows
+        return per_row_loss(self.module) if is_known and _is_one_of(self.module, _BY_ELEMENT) else None
+
     def weight_of(self, labels: Labels) -> torch.Tensor | float | None:
         """The weight of a batch without weights of rows; None: the number of rows."""
         return self._divisor(labels)

@@ -88,8 +88,9 @@ class OptimizerSteps:
             and len(groups) == len(self._optimizer.param_groups)
             and all(group.is_as_before() for group in groups)
         ):
-            for group in groups:
-                group.step()
+            with torch.no_grad():
+                for group in groups:
+                    group.step()
             return
         self.close()
         self._optimizer.step()
@@ -164,7 +165,6 @@ class _FusedGroup:
         self._gradients = [each.grad for each in having]
         return len(having) == len(self._parameters) and all(map(operator.is_, having, self._parameters))
 
-    @torch.no_grad()
     def step(self) -> None:
         options = self._options
         if not self._parameters:

@@ -427,7 +427,9 @@ class _Lockstep:
         """The fastest way to losses and gradients that has the bits of single ones: compared on random outputs when a
         shape is met first."""
         key = (self._signature, tuple(outputs.shape), torch.get_num_threads())
-        ways: list[_Way] = [self._losses_at_once, self._losses_by_rows, self._losses_in_turn]
+        ways: list[_Way] = [
+            self._losses_by_element, self._losses_by_rows, self._losses_at_once, self._losses_in_turn,
+        ]  # fmt: skip
         if key not in _exact_losses:
             self._losses_in_turn(outputs, batch, None)  # which checks the labels
             generator = torch.Generator().manual_seed(0)
@@ -486,6 +488,26 @@ class _Lockstep:
         total = (losses if share is None else losses * share).sum()
         (gradient,) = torch.autograd.grad(total, whole)
         return [(loss, weights[0]) for loss in losses.detach()], gradient
+
+    def _losses_by_element(
+        self, outputs: torch.Tensor, batch: Batch, share: float | None
+    ) -> tuple[list[tuple[torch.Tensor, Any] | Exception], torch.Tensor]:
+        """Losses that are means or sums of elements, of the elements of all members at once.
+
+        Raises:
+            TypeError: the loss is another one.
+        """
+        loss = self._forwards[0].loss
+        labels = self._forwards[0].labels(batch, outputs[0])
+        if loss is None or loss.by_element is None or not isinstance(labels, torch.Tensor):
+            raise TypeError
+        whole = outputs.detach().requires_grad_()
+        elements = loss.by_element(whole, labels.expand(whole.shape)).flatten(1)
+        losses = elements.sum(1) if loss.is_sum else elements.mean(1)
+        total = (losses if share is None else losses * share).sum()
+        (gradient,) = torch.autograd.grad(total, whole)
+        weight = loss.weight_of(labels)
+        return [(each, weight) for each in losses.detach().unbind()], gradient
 
     def _losses_by_rows(
         self, outputs: torch.Tensor, batch: Batch, share: float | None

@@ -359,13 +359,13 @@ class _Linear(_Layer):
             self.count, rows, tuple(weight.shape[1:]), bias is not None, x.stride(0) == 0, weight.dtype
         )
         out = self._buffer("output", (rows, outputs), weight.dtype)
-        if not self._exact["output"]:
+        if self._exact["output"]:
+            _output(x, weight, bias, out)
+        elif self._exact["column"]:
+            _column(x, weight, bias, out)
+        else:
             for slot, module in enumerate(self.modules):
                 out[slot] = functional.linear(x[slot], module.weight, module.bias)
-        elif bias is None:
-            torch.bmm(x, weight.mT, out=out)
-        else:
-            torch.baddbmm(bias.unsqueeze(1), x, weight.mT, out=out)
         return out
 
     def backward(self, gradient: torch.Tensor, add: bool) -> torch.Tensor:
@@ -381,8 +381,8 @@ class _Linear(_Layer):
         found = self._buffer("input gradient", self._x.shape[1:], weight.dtype)
         if self._exact["input"]:
             return torch.bmm(gradient, weight, out=found)
-        for slot in range(self.count):
-            torch.mm(gradient[slot], weight[slot], out=found[slot])
+        for own, of_slot, into in zip(gradient.unbind(), weight.unbind(), found.unbind(), strict=True):
+            torch.mm(own, of_slot, out=into)
         return found
 
     def _parameter_gradient(self, name: str, gradient: torch.Tensor, into: torch.Tensor) -> None:
@@ -390,13 +390,28 @@ class _Linear(_Layer):
             if self._exact["weight"]:
                 torch.bmm(gradient.mT, self._x, out=into)
                 return
-            for slot in range(self.count):
-                torch.mm(gradient[slot].t(), self._x[slot], out=into[slot])
+            for own, x, of_slot in zip(gradient.mT.unbind(), self._x.unbind(), into.unbind(), strict=True):
+                torch.mm(own, x, out=of_slot)
         elif self._exact["bias"]:
             torch.sum(gradient, 1, out=into)
         else:
-            for slot in range(self.count):
-                torch.sum(gradient[slot], 0, out=into[slot])
+            for own, of_slot in zip(gradient.unbind(), into.unbind(), strict=True):
+                torch.sum(own, 0, out=of_slot)
+
+
+def _output(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+    if bias is None:
+        torch.bmm(x, weight.mT, out=out)
+    else:
+        torch.baddbmm(bias.unsqueeze(1), x, weight.mT, out=out)
+
+
+def _column(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+    """The output of a layer with one number a row, as PyTorch takes it for a single one: a row times a matrix."""
+    if bias is None:
+        torch.bmm(weight, x.mT, out=out.mT)
+    else:
+        torch.baddbmm(bias.unsqueeze(2), weight, x.mT, out=out.mT)
 
 
 _known: dict[Any, dict[str, bool]] = {}
@@ -451,14 +466,14 @@ def _compared(
     out, of_x, of_weight = (
         aligned(count, *shape, dtype=dtype) for shape in ((rows, outputs), (rows, inputs), (outputs, inputs))
     )
-    if bias is None:
-        torch.bmm(x, weight.mT, out=out)
-    else:
-        torch.baddbmm(bias.unsqueeze(1), x, weight.mT, out=out)
+    _output(x, weight, bias, out)
+    column = aligned(count, rows, outputs, dtype=dtype)
+    if outputs == 1:
+        _column(x, weight, bias, column)
     torch.bmm(gradient, weight, out=of_x)
     torch.bmm(gradient.mT, x, out=of_weight)
     of_bias = torch.sum(gradient, 1)
-    same = {"output": True, "input": True, "weight": True, "bias": True}
+    same = {"output": True, "column": outputs == 1, "input": True, "weight": True, "bias": True}
     for slot in range(count):
         with torch.enable_grad():
             own = [each.clone().requires_grad_() for each in (x[slot], weight[slot])]
@@ -466,6 +481,7 @@ def _compared(
             result = functional.linear(*own)
             found = torch.autograd.grad(result, own, gradient[slot].clone())
         same["output"] &= torch.equal(result, out[slot])
+        same["column"] &= torch.equal(result, column[slot])
         pairs = zip(("input", "weight", "bias"), found, (of_x, of_weight, of_bias), strict=False)
         for name, single, stacked in pairs:
             same[name] &= torch.equal(single, stacked[slot])
