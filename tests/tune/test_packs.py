@@ -184,3 +184,27 @@ def test_models_that_cannot_be_packed_are_refused_where_packs_are_asked_for(tmp_
         search(tmp_path, packing="auto", estimator_gen_fn=images, num_epochs=1).fit(rows()).run.status
         == "completed"
     )
+
+
+def with_softmax(params: dict[str, Any]) -> TorchEstimator:
+    made = estimator(params)
+    made.model = nn.Sequential(nn.Linear(5, 4), nn.Softmax(1), nn.Linear(4, 2))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "trials of one architecture train together, up to 16 at once."),
+        (
+            {"estimator_gen_fn": with_softmax},
+            "trials train one at a time: nn.Softmax is not among the layers that are stacked.",
+        ),
+        ({"packing": "serial"}, "trials train one at a time: packing is 'serial'."),
+    ],
+)
+def test_a_check_says_whether_trials_train_together(
+    changes: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search(tmp_path, **changes).check(rows())
+    assert capsys.readouterr().out == f"a batch was trained and validated; {said}\n"

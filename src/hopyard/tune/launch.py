@@ -106,11 +106,16 @@ class Launch:
         self._fitted: FittedSteps | None = None
         self._asks_epochs = ""
         self._weight_column: str | None = None
-        self._together = False
+        self._alone: str | None = None
+        """Why trials train one at a time; empty: alike ones train together; None: not known."""
 
     def check(self) -> None:
         with kept_running(self._arguments.backend):
             self._check_on_one_batch()
+        if self._alone is not None:
+            who = f"trials train one at a time: {self._alone}"
+            together = f"trials of one architecture train together, up to {MOST_TOGETHER} at once"
+            self._progress.say(f"a batch was trained and validated; {who if self._alone else together}.")
 
     def fit(self) -> Model:
         """Find the run, or make it; returns its best model."""
@@ -262,7 +267,8 @@ class Launch:
         if told is None:
             return self._metric
         self._asks_epochs, self._weight_column = told.asks_epochs, told.weight_column
-        self._together = arguments.packing in ("auto", "fused") and not told.alone
+        is_off = arguments.packing in ("serial", "off")
+        self._alone = f"packing is {arguments.packing!r}" if is_off else told.alone
         if arguments.packing == "fused" and told.alone:
             raise UsageError(
                 f"packing='fused' trains models together, but these train alone: {told.alone}. Chains of layers with "
@@ -361,7 +367,7 @@ class Launch:
                     "validate": whereabouts(splits.val, state.layout.validate),
                 }
                 own = folder.unsynced() if here else folder
-                work = TrainingWork(own, program, facts[0], places, self._together)
+                work = TrainingWork(own, program, facts[0], places, self._alone == "")
                 held = held_by_nodes(facts, list(places.values()))
                 homes = homes_of([fact.node for fact in facts], state.layout.train, held)
                 self._drive(folder, journal, state, decisions, pending, work, homes, splits)
@@ -500,7 +506,7 @@ class Launch:
             decisions=decisions,
             backend=arguments.backend,
             work=work,
-            options=replace(self._options, most_together=MOST_TOGETHER if self._together else 1),
+            options=replace(self._options, most_together=MOST_TOGETHER if self._alone == "" else 1),
             observers=[*observers_of(arguments, self._progress, state), *self._observers],
             homes=homes,
             announce=self._progress.say,
