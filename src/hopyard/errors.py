@@ -354,7 +354,7 @@ class UnitTimeoutError(WorkerError):
 
 
 class WorkerMismatchError(WorkerError):
-    """A worker lacks a package, cannot read the store, or has another instruction set."""
+    """A worker lacks a package, cannot read the store, has another instruction set, or makes another base."""
 
 
 class Preempted(SystemExit):

@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - the messages stand in one piece
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
@@ -259,3 +260,25 @@ def test_a_package_that_only_the_driver_has_is_named_with_the_worker_that_lacks_
         WorkerMismatchError, match=r"The package 'only_here' is missing on worker 0, and the driver has"
     ):
         search(LocalStore(tmp_path / "store"), local, estimator_gen_fn=estimator).fit(make_rows())
+
+
+def test_a_base_that_differs_between_workers_is_refused(
+    local: Any, search: Any, make_rows: Any, tmp_path: Path
+) -> None:
+    def make(params: dict[str, Any]) -> TorchEstimator:
+        def base() -> torch.nn.Module:
+            torch.manual_seed(os.getpid())
+            return torch.nn.Linear(4, 8)
+
+        def model(base: torch.nn.Module) -> torch.nn.Module:
+            return torch.nn.Sequential(base, torch.nn.Linear(8, 2))
+
+        options = {"lr": params["lr"]}
+        return TorchEstimator(model, torch.optim.SGD, torch.nn.CrossEntropyLoss(), [], 16, options, base=base)
+
+    store = LocalStore(tmp_path)
+    with pytest.raises(
+        WorkerMismatchError, match=r"makes other weights on .* than on .*torch\.manual_seed in it"
+    ):
+        search(store, estimator_gen_fn=make, backend=local).fit(make_rows())
+    assert not list(store.runs.names())

@@ -32,6 +32,7 @@ from hopyard.errors import (
     StorageError,
     UsageError,
     WorkerLostError,
+    WorkerMismatchError,
 )
 from hopyard.hopper.journal import Journal, read_records
 from hopyard.hopper.removal import remove_run
@@ -290,6 +291,38 @@ def test_a_damaged_base_that_the_store_alone_has_is_named(
     path.unlink(missing_ok=True)
     search(store, estimator_gen_fn=make, fresh=True, **options).fit(rows)
     assert np.array_equal(open_run(store, made.run_id).best.predict(rows), whole)
+
+
+def test_a_run_stops_at_another_base_and_goes_on_over_the_right_one(
+    search: Any, make_rows: Any, tmp_path: Path
+) -> None:
+    def fit(name: str, num_epochs: int) -> Any:
+        def base() -> torch.nn.Module:
+            return torch.load(tmp_path / "base.pt", weights_only=False)  # type: ignore[no-any-return]
+
+        residents.clear()  # as in another process
+        for program in store.runs.at(name).names("program"):
+            forget_program(store.runs.at(name), program)
+        return search(
+            store, run_id=name, estimator_gen_fn=over(base), evaluation_metric="loss",
+            num_epochs=num_epochs,
+        ).fit(make_rows())  # fmt: skip
+
+    store = LocalStore(tmp_path / "store")
+    torch.manual_seed(0)
+    right, wrong = torch.nn.Linear(4, 5000), torch.nn.Linear(4, 5000)
+    torch.save(right, tmp_path / "base.pt")
+    expected, first = fit("whole", 2), fit("mine", 1)
+    outputs = first.predict(make_rows())
+    torch.save(wrong, tmp_path / "base.pt")
+    with refused(
+        WorkerMismatchError, "another base than the estimator function now gives; 0.weight, 0.bias differ"
+    ):
+        fit("mine", 2)
+    residents.clear()
+    assert np.array_equal(open_run(store, "mine").best.predict(make_rows()), outputs)
+    torch.save(right, tmp_path / "base.pt")
+    assert fit("mine", 2).get_all_model_history() == expected.get_all_model_history()
 
 
 def test_runs_and_models_that_are_not_there_are_named(search: Any, make_rows: Any, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ class Check:
         asks_epochs: place where training asks for the number of epochs, see ``Replica``.
         weight_column: the column of row weights, or None.
         alone: why models like this one train alone; empty: they may train together.
+        base_weights: digest of the base, as this worker makes it; None: there is none.
     """
 
     evidence: Evidence | None
@@ -37,6 +38,7 @@ class Check:
     asks_epochs: str = ""
     weight_column: str | None = None
     alone: str = ""
+    base_weights: str | None = None
 
 
 _OWN_TRUNKS = (
@@ -77,7 +79,7 @@ def check_trial(
             phase = "build"
             trunk, asks_epochs = replica.trunk_weights, replica.asks_epochs()
             weight_column = replica.weight_column
-            alone = "" if replica.signature else replica.trains_alone
+            alone, base = "" if replica.signature else replica.trains_alone, replica.base_weights
             del replica
             # What was trained must not come back. Another trial: what is random differs.
             other = build_in_session(program, params, trial + 1, session)
@@ -86,4 +88,4 @@ def check_trial(
     except (Exception, SystemExit) as error:  # a user's sys.exit() is a failure like others
         return Check(gather(error, phase, None))
     advice = [hidden, "" if other.trunk_weights == trunk else _OWN_TRUNKS]
-    return Check(None, measured, "\n".join(filter(None, advice)), asks_epochs, weight_column, alone)
+    return Check(None, measured, "\n".join(filter(None, advice)), asks_epochs, weight_column, alone, base)

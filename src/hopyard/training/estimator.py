@@ -180,6 +180,11 @@ class Replica(ABC):
     trunk_weights: str | None = None
     """Digest of the weights of the frozen module that trials share, which no state holds; None: there is none."""
 
+    @property
+    def base_weights(self) -> str | None:
+        """Digest of the base that trials of a process share, which must be the same in each; None: there is none."""
+        return None
+
     has_ended: bool = False
     """Whether the trial's own code has come to its end, so that there is nothing left to train."""
 

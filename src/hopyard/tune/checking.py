@@ -44,7 +44,7 @@ def check_first_trials(
 
     Raises:
         TrialError: all fail alike; carries the evidence.
-        WorkerMismatchError: a worker lacks a package that the driver has.
+        WorkerMismatchError: a worker lacks a package that the driver has, or makes another base than the others.
     """
     failures: list[Evidence] = []
     for trial in trials:
@@ -58,6 +58,7 @@ def check_first_trials(
         evidence = next((check.evidence for check in checks if check.evidence is not None), None)
         if evidence is None:
             told: Check = checks[0]
+            _refuse_other_bases([check.base_weights for check in checks], backend)
             if told.advice:
                 _log.warning(told.advice)
             return told
@@ -91,6 +92,16 @@ def _refuse_missing_package(message: str, backend: Backend, worker: int) -> None
         raise WorkerMismatchError(
             f"The package {missing[1]!r} is missing on {backend.place(worker)}, and the driver has it. Install the "
             "driver's packages, and have its modules, where the workers run."
+        )
+
+
+def _refuse_other_bases(bases: Sequence[str | None], backend: Backend) -> None:
+    other = next((worker for worker, base in enumerate(bases) if base != bases[0]), None)
+    if other is not None:
+        raise WorkerMismatchError(
+            f"The function that is given as base= makes other weights on {backend.place(other)} than on "
+            f"{backend.place(0)}, but trials that hop need one base. Load the same weights everywhere, and call "
+            "torch.manual_seed in it before layers with random weights are made, such as a new head."
         )
 
 

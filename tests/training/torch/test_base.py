@@ -15,7 +15,7 @@ from tests.training.conftest import EPOCHS, PARTITIONS, Prepared
 from torch import nn
 
 from hopyard.backend import InlineBackend
-from hopyard.errors import CorruptError, EstimatorError, StateLostError, TrialError
+from hopyard.errors import CorruptError, EstimatorError, StateLostError, TrialError, WorkerMismatchError
 from hopyard.objects.frozen import RunFolder
 from hopyard.objects.torch import to_tensor
 from hopyard.storage import LocalStore, MemoryStore
@@ -25,6 +25,7 @@ from hopyard.training.program import Program, forget_program, load_program, save
 from hopyard.training.request import UnitRequest, UnitResult
 from hopyard.training.torch import base as bases
 from hopyard.training.torch.base import base_of
+from hopyard.training.torch.replica import TorchReplica
 from hopyard.training.unit import residents, run_unit
 from hopyard.tune import GridSearch, hp_choice
 
@@ -487,14 +488,23 @@ def test_a_base_and_a_trunk_are_one_too_many() -> None:
         TorchEstimator(adapted(), torch.optim.SGD, nn.MSELoss(), base=network(), trunk=nn.Linear(2, 2))
 
 
-def test_a_state_over_another_base_is_refused() -> None:
+def test_a_state_over_another_base_is_refused_and_a_model_is_loaded_as_it_was() -> None:
     made = replica(network())
     tree = made.state()
     other = network()
     with torch.no_grad():
         other.first.weight += 1
-    with pytest.raises(EstimatorError, match=r"over another base .*; 0\.first\.weight differ"):
-        replica(other).load(tree)
+    for kind, take in ((WorkerMismatchError, TorchReplica.load), (EstimatorError, TorchReplica.adopt)):
+        with pytest.raises(kind, match=r"over another base .*; 0\.first\.weight differ"):
+            take(replica(other), tree)
+    before = other.first.weight.clone()
+    its = replica(other)
+    its.load({"model": tree["model"]})
+    expected = made.module.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in its.module.state_dict().items())
+    assert torch.equal(other.first.weight, before)
+    its.module[0].second.layer.weight.data.fill_(0)  # what is the same is shared still
+    assert (other.second.weight == 0).all()
 
 
 def test_loading_writes_nothing_to_the_base() -> None:

@@ -13,6 +13,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import cached_property
 from typing import IO, Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -21,7 +22,7 @@ import torch
 from torch import nn
 
 from hopyard.errors import BaseChangedError, EstimatorError
-from hopyard.objects import Tensor
+from hopyard.objects import Tensor, digest_json
 from hopyard.objects.identity import identity
 from hopyard.training.torch import state
 from hopyard.wording import brief, some_names
@@ -90,6 +91,11 @@ class Base:
         for tensor in [*model.parameters(), *model.buffers()]:
             if self.has(tensor):
                 tensor.data = tensor.data.clone()
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the names and values of its tensors."""
+        return digest_json({name: tree.digest for name, tree in self._trees.items()}, "base")
 
     def keep(self) -> None:
         """Keep the values of a module that is the user's in a file without a name, unless there is no room for that."""

@@ -18,7 +18,7 @@ import torch
 from hopyard.data.arguments import ColumnSelection
 from hopyard.data.contract import RowSource
 from hopyard.data.reading.views import Batch
-from hopyard.errors import EstimatorError
+from hopyard.errors import EstimatorError, HopyardError, WorkerMismatchError
 from hopyard.objects import Tensor
 from hopyard.training.estimator import Context, OneBatch, Replica, Visit, batch_sizes, epoch_steps
 from hopyard.training.metric import MetricSet
@@ -51,6 +51,10 @@ class TorchReplica(Replica):
     _pass: type[TrainingPass] = TrainingPass
     _trunk: Trunk | None = None
     _is_given_out = False
+
+    @property
+    def base_weights(self) -> str | None:
+        return None if self._frozen_base is None else self._frozen_base.digest
 
     @property
     def weight_column(self) -> str | None:
@@ -341,14 +345,14 @@ class TorchReplica(Replica):
         tree = state.to_tree(own, "model")
         return {name: tree[name] if name in own else shared[name] for name in values}
 
-    def _beyond_base(self, model: Any, values: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _beyond_base(
+        self, model: Any, values: Mapping[str, Any] | None, differs: type[HopyardError] | None = None
+    ) -> dict[str, Any]:
         """The state dict in the tree of a model. What the base has of it is that of the base, so nothing writes to it.
 
         Args:
             values: ``plain_values`` of the head.
-
-        Raises:
-            EstimatorError: the model was trained over another base.
+            differs: the error if the model was trained over another base; None: what differs becomes the model's own.
         """
         tree = dict(without_attributes(model))
         if self._frozen_base is None:
@@ -356,14 +360,19 @@ class TorchReplica(Replica):
         other = []
         for name, value in (self._values() if values is None else values).items():
             shared = self._frozen_base.tree_of(value)
-            if shared is not None and name in tree:
-                if tree[name] is not shared and tree[name].digest != shared.digest:
-                    other.append(name)
+            if shared is None or name not in tree:
+                continue
+            if tree[name] is shared or tree[name].digest == shared.digest:
                 tree[name] = value
-        if other:
-            raise EstimatorError(
+            elif differs is None:
+                value.data = value.data.clone()
+            else:
+                other.append(name)
+        if other and differs is not None:
+            raise differs(
                 f"The state is that of a model over another base than the estimator function now gives; "
-                f"{some_names(other, 4)} differ. Give the base that it was trained with: load the same weights."
+                f"{some_names(other, 4)} differ. Give the base that it was trained with: load the same weights, and "
+                "call torch.manual_seed before layers with random weights are made."
             )
         return tree
 
@@ -377,7 +386,8 @@ class TorchReplica(Replica):
         else:
             self._unchanged.forget()
         values = state.plain_values(self._head)
-        state.load_module(self._head, self._beyond_base(model, values), values)
+        differs = WorkerMismatchError if "optimizer" in tree else None
+        state.load_module(self._head, self._beyond_base(model, values, differs), values)
         self._attributes.load(model.get(KEY, {}))
         if "optimizer" in tree:
             state.load_optimizer(self._optimizer, tree["optimizer"])
@@ -390,7 +400,7 @@ class TorchReplica(Replica):
         model = self._head_of(tree)
         self._unchanged.note()
         values = state.plain_values(self._head)
-        state.adopt_module(self._head, self._beyond_base(model, values), values)
+        state.adopt_module(self._head, self._beyond_base(model, values, EstimatorError), values)
         self._attributes.load(model.get(KEY, {}))
         state.adopt_optimizer(self._optimizer, tree["optimizer"])
         if self._scheduler is not None and "scheduler" in tree:
