@@ -38,7 +38,21 @@ from urllib.request import urlopen
 FAULTS = ("refused", "lost", "half", "reset", "twice", "503")
 _STATE = "/-/wire"  # where the wire itself answers
 _PIECE = 1 << 18  # bytes
-_EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+_REFUSALS = {  # as AWS words them
+    "ExpiredToken": ("400 Bad Request", "The provided token has expired."),
+    "RequestTimeTooSkewed": (
+        "403 Forbidden", "The difference between the request time and the current time is too large."
+    ),
+    "AuthorizationHeaderMalformed": (
+        "400 Bad Request",
+        "The authorization header is malformed; the region 'us-east-1' is wrong; expecting 'eu-west-1'",
+    ),
+    "PermanentRedirect": (
+        "301 Moved Permanently",
+        "The bucket you are attempting to access must be addressed using the specified endpoint.",
+    ),
+    "SlowDown": ("503 Slow Down", "Please reduce your request rate."),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,7 +64,8 @@ class Settings:
         latency: seconds from a request's end to the first byte that the server hears of it.
         bandwidth: bytes per second of all answers together, and of all requests together; 0: any.
         share: of the requests that meet a fault; of ``faults``, with this ``seed``.
-        expired: the numbers [first, last) of the requests that are answered as if the credentials had expired.
+        refusal: the code of the answer to the requests with the numbers [first, last) of ``refused``, which the
+            server does not hear of.
         gone: the number of the request with which the server is gone, and seconds until it is back.
         jitter: seconds that the latency is longer at most, drawn for each request.
     """
@@ -61,7 +76,8 @@ class Settings:
     share: float = 0.0
     faults: Sequence[str] = FAULTS
     seed: int = 0
-    expired: Sequence[int] = (0, 0)
+    refusal: str = "SlowDown"
+    refused: Sequence[int] = (0, 0)
     gone: tuple[int, float] = (0, 0.0)
     jitter: float = 0.0
 
@@ -147,15 +163,15 @@ class _Relay:
                 if self._is_gone():
                     _reset(writer)
                     break
-                first, last = self._settings.expired
+                first, last = self._settings.refused
                 if first <= self._requests < last:
-                    writer.write(_answer("400 Bad Request", b"" if head.startswith(b"HEAD ") else _EXPIRED))
+                    writer.write(_refusal(self._settings.refusal, head))
                     continue
                 fault = self._fault(head, key)
                 if fault == "refused":
                     break
                 if fault == "503":
-                    writer.write(_answer("503 Slow Down", b""))
+                    writer.write(_refusal("SlowDown", head))
                     continue
                 if server is None or server[1].is_closing() or server[0].at_eof():
                     server = await asyncio.open_connection(self._host, self._port, limit=1 << 20)
@@ -280,6 +296,12 @@ async def _chunked(reader: asyncio.StreamReader) -> bytes:
 
 def _answer(status: str, body: bytes) -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def _refusal(code: str, request: bytes) -> bytes:
+    status, message = _REFUSALS[code]
+    body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    return _answer(status, b"" if request.startswith(b"HEAD ") else body.encode())
 
 
 async def _main(settings: Settings) -> None:

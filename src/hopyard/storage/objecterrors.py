@@ -16,7 +16,10 @@ _SKEWED = ("RequestTimeTooSkewed",)
 _FORBIDDEN = ("PermissionDeniedError", "AccessDenied", "403 Forbidden", "AuthorizationFailure")
 _FULL = ("QuotaExceeded", "StorageFull", "507 Insufficient", "InsufficientCapacity")
 _NO_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "/latest/api/token")
-_ELSEWHERE = ("301 Moved", "PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint")
+_ELSEWHERE = (
+    "redirect without LOCATION", "301 Moved", "PermanentRedirect", "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraint",
+)  # fmt: skip
 CUT_OFF = "response body error"
 """A sign in the library's error of an answer that ended in its middle."""
 

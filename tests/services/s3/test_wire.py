@@ -34,9 +34,9 @@ from tests.storage.test_object_rooms import (  # noqa: F401
 )
 
 from hopyard.data import open_dataset
+from hopyard.errors import StorageError
 from hopyard.stockroom.remotes import Repository
 from hopyard.storage import LocalStore, ObjectStore, open_store
-from hopyard.storage.objecterrors import request_error
 
 
 @pytest.fixture(scope="session")
@@ -104,7 +104,7 @@ def test_an_epoch_over_the_wire_is_that_over_the_files(
 def test_a_run_whose_credentials_expire_waits_until_they_are_renewed(
     gateway: Gateway, s3_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with slow_wire(Settings(gateway.url, expired=(60, 63))) as wire:
+    with slow_wire(Settings(gateway.url, refusal="ExpiredToken", refused=(60, 63))) as wire:
         model = search(ObjectStore(s3_url, endpoint=wire.url)).fit(rows())
     assert model.get_all_model_history() == search(LocalStore(tmp_path)).fit(rows()).get_all_model_history()
     said = capsys.readouterr().out
@@ -125,10 +125,32 @@ def test_a_run_whose_server_is_gone_for_a_while_goes_on_when_it_is_back(
     assert model.get_all_model_history() == search(LocalStore(tmp_path)).fit(rows()).get_all_model_history()
 
 
-def test_a_clock_that_is_wrong_is_said() -> None:
-    text = "status code: 403 Forbidden\n<Error><Code>RequestTimeTooSkewed</Code><Message>The difference ...</Message>"
-    error = request_error("s3://a", "b", "GenericError", text, writing=True)
-    assert "s3://a/b cannot be written: the clock of this machine differs too much from the server's" in str(
-        error
-    )
-    assert str(error).endswith("Set it by NTP.")
+@pytest.mark.parametrize(
+    ("refusal", "rule"),
+    [
+        (
+            "RequestTimeTooSkewed",
+            "the clock of this machine differs too much from the server's .*Set it by NTP",
+        ),
+        (
+            "AuthorizationHeaderMalformed",
+            "the bucket is in another region .*expecting 'eu-west-1'.*Set AWS_REGION",
+        ),
+        ("PermanentRedirect", "the bucket is in another region .*Set AWS_REGION, or give region="),
+    ],
+)
+def test_what_only_aws_refuses_is_said(gateway: Gateway, s3_url: str, refusal: str, rule: str) -> None:
+    with slow_wire(Settings(gateway.url, refusal=refusal, refused=(0, 100))) as wire:
+        store = ObjectStore(s3_url, endpoint=wire.url)
+        for call in (lambda: store.get("a"), lambda: store.put("a", b"x")):
+            with pytest.raises(StorageError, match=rule) as caught:
+                call()
+            assert str(caught.value).startswith(s3_url)
+    assert ObjectStore(s3_url).size("a") is None
+
+
+def test_a_server_that_asks_to_slow_down_is_asked_later(gateway: Gateway, s3_url: str) -> None:
+    with slow_wire(Settings(gateway.url, refused=(1, 4))) as wire:
+        ObjectStore(s3_url, endpoint=wire.url).put("a", b"x")
+        assert wire.passed().requests > 4
+    assert ObjectStore(s3_url).get("a") == b"x"
