@@ -5,8 +5,9 @@
 A real S3 server on this machine, behind a wire with 30 ms of latency and 100 MB/s (``tests/slow_wire.py``), and
 without one. Prints a JSON line for each: the MB/s of a cold epoch of foreign Parquet, beside the limit, which is the
 slower of eight readers of bare ranges over the same objects and of the decoder alone over the same bytes in memory, in
-turns, and beside both of these at once; seconds to the first batch; requests and bytes beside the least that the
-columns need; memory that the loader adds. Rows are float32[768], and JPEG of 224x224 that simplejpeg decodes on all
+turns, and beside both of these at once, which share the cores with the server and the wire as the epoch does; its
+processor time; seconds to the first batch; requests and bytes beside the least that the columns need; memory that the
+loader adds, anonymous or files in memory. Rows are float32[768], and JPEG of 224x224 that simplejpeg decodes on all
 cores, in each epoch. Then floats that are more than a window.
 """
 
@@ -64,7 +65,7 @@ OURS = (
 from hopyard.data import image, open_dataset
 import threading
 data, batch = sys.argv[1], int(sys.argv[2])
-started = time.perf_counter()
+started, busy = time.perf_counter(), time.process_time()
 decode = {"x": image()} if sys.argv[4] == "images" else None
 loader = open_dataset(data, columns=["x", "label"], decode=decode).loader(batch_size=batch, shuffle=True)
 before, peak, stop = held(), 0, threading.Event()
@@ -73,14 +74,15 @@ def watch():
     while not stop.wait(0.05):
         peak = max(peak, held())
 threading.Thread(target=watch, daemon=True).start()
-first, rows, seconds = None, 0, []
+first, rows, seconds, cpu = None, 0, [], []
 for epoch in range(int(sys.argv[3])):
     began = started if epoch == 0 else time.perf_counter()
     for values in loader:
         first = first or time.perf_counter() - started
         rows += len(values["label"])
     seconds.append(time.perf_counter() - began)
-print(json.dumps({"seconds": seconds, "first": first, "rows": rows, "memory": max(peak - before, 0)}))
+    cpu.append(time.process_time() - busy)
+print(json.dumps({"seconds": seconds, "first": first, "rows": rows, "memory": max(peak - before, 0), "cpu": cpu[0]}))
 """
 )
 
@@ -108,12 +110,13 @@ from images import into_batches
 encoded = pyarrow.dataset.dataset(sys.argv[4]).to_table(["x"])["x"].to_pylist()
 store, size = open_store(sys.argv[1]), int(sys.argv[2])
 ranges = [(e.name, s, min(size, e.size - s)) for e in store.list() for s in range(0, e.size, size)]
-started = time.perf_counter()
+started, busy = time.perf_counter(), time.process_time()
 with ThreadPoolExecutor(int(sys.argv[3])) as pool:
     read = [pool.submit(lambda r: len(store.read(*r).data), r) for r in ranges]
     into_batches(encoded, os.cpu_count())
     total = sum(future.result() for future in read)
-print(json.dumps({"seconds": [time.perf_counter() - started], "bytes": total}))
+seconds, cpu = time.perf_counter() - started, time.process_time() - busy
+print(json.dumps({"seconds": [seconds], "bytes": total, "cpu": cpu}))
 """
 )
 """The ranges from the store and, meanwhile, the decoder over the same images, which lie in memory. Parquet, the
@@ -256,12 +259,15 @@ def cold_epochs(
     """Measure and report first epochs; returns their speed in MB/s."""
     megabytes = bytes_of(data) / 1e6
     ours, ranges, decoder, both, warm, memory, first = [], [], [], [], [], [], []
+    cpu: list[float] = []
+    both_cpu: list[float] = []
     for _ in range(repeats):
         before = wire.passed() if wire else None
         got = run(OURS, environment, f"s3://bench/{kind}", BATCHES[kind], 2, kind)
         ours.append(got["seconds"][0])
         warm.append(got["seconds"][1])
         memory.append(got["memory"])
+        cpu.append(got["cpu"])
         first.append(got["first"])
         if wire and before:
             after = wire.passed()
@@ -269,7 +275,9 @@ def cold_epochs(
         ranges.append(run(RANGES, environment, f"s3://bench/{kind}", RANGE, AT_ONCE)["seconds"][0])
         if kind == "images":
             decoder.append(run(DECODER, environment, data)["seconds"][0])
-            both.append(run(BOTH, environment, f"s3://bench/{kind}", RANGE, AT_ONCE, data)["seconds"][0])
+            got = run(BOTH, environment, f"s3://bench/{kind}", RANGE, AT_ONCE, data)
+            both.append(got["seconds"][0])
+            both_cpu.append(got["cpu"])
     limits = {"eight bare ranged readers": statistics.median(ranges)}
     if decoder:
         limits["the decoder alone"] = statistics.median(decoder)
@@ -279,6 +287,8 @@ def cold_epochs(
     report(f"cold epoch of {what}", speed, "MB/s", limit, megabytes / limits[limit])
     if both:
         report(f"cold epoch of {what}", speed, "MB/s", "both at once", megabytes / statistics.median(both))
+        medians = statistics.median(cpu), statistics.median(both_cpu)
+        report(f"processor time of a cold epoch of {what}", medians[0], "s", "both at once", medians[1])
     report(f"first batch of {what}", statistics.median(first), "s", limit, limits[limit])
     against = ("the decoder alone", megabytes / limits["the decoder alone"]) if decoder else ("cold", speed)
     report(f"warm epoch of {what}", warm_speed, "MB/s", *against)
