@@ -9,7 +9,8 @@ Needs the weights of MiniLM: ``make weights``. One CPU thread. Prints a JSON lin
 - ms to swap adapters (r=8, with moments) where the module stays in memory, and where it is made anew; and ms to compare
   the base with what it was, beside BLAKE3 of a buffer of its size.
 - resident memory of 32 trials over one base after a step of each, beside one trial and 31 times its adapters with
-  gradients and moments; and the same without what the allocator keeps of memory that is free.
+  gradients and moments: at worst while they become more, and in the end without what the allocator keeps of memory that
+  is free.
 - CPU seconds of a search of LoRA trials in one process, beside PEFT by hand in the same process, in turns.
 - seconds, and CPU seconds, of a search with two workers, beside Trainer.hyperparameter_search with Optuna in two
   processes: as many trials of as many rows, in turns, from the start of the processes.
@@ -43,6 +44,7 @@ from hopyard.objects.frozen import RunFolder
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.training.estimator import Context, OneBatch, Visit
+from hopyard.training.resident import Resident, Residents
 from hopyard.training.torch.base import base_of
 from hopyard.tune import GridSearch, RandomSearch, hp_choice, hp_log
 
@@ -171,19 +173,22 @@ def resident(is_trimmed: bool) -> int:
 
 def memory(count: int) -> None:
     data = {name: values[:BATCH] for name, values in rows(BATCH).items()}
-    made = [replica()]
-    made[0].train(Visit(OneBatch(data), 0, 0, 0))
-    one = [resident(False), resident(True)]
-    adapters = sum(parameter.nbytes for parameter in made[0].module.parameters() if parameter.requires_grad)
-    for _ in range(count - 1):
-        made.append(replica())
-        made[-1].train(Visit(OneBatch(data), 0, 0, 0))
-    for is_trimmed, before in enumerate(one):
-        report(
-            f"memory of {count} trials over one base" + (", without free memory" if is_trimmed else ""),
-            resident(bool(is_trimmed)) / 1e6, "MB", "one, and the others' adapters four times",
-            (before + 4 * (count - 1) * adapters) / 1e6,
-        )  # fmt: skip
+    kept, one, worst = Residents(), 0, (0.0, 0, 1)  # as workers keep them
+    for number in range(count):
+        made = replica()
+        made.train(Visit(OneBatch(data), 0, 0, 0))
+        kept.put(("run", "program", number), Resident({}, 1, None, True, made, nbytes=made.nbytes()))
+        if number == 0:
+            one, trimmed = resident(False), resident(True)
+            adapters = sum(
+                parameter.nbytes for parameter in made.module.parameters() if parameter.requires_grad
+            )
+        expected = one + 4 * number * adapters
+        worst = max(worst, (resident(False) / expected, resident(False), expected)) if number else worst
+    peer = "one, and the others' adapters four times"
+    report(f"memory of {count} trials over one base, at worst", worst[1] / 1e6, "MB", peer, worst[2] / 1e6)
+    report(f"memory of {count} trials over one base, without free memory", resident(True) / 1e6, "MB", peer,
+           (trimmed + 4 * (count - 1) * adapters) / 1e6)  # fmt: skip
 
 
 def by_hand(data: dict[str, np.ndarray[Any, Any]], trials: int, seed: int) -> None:

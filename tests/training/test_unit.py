@@ -7,6 +7,8 @@ import pickle
 import random
 import re
 import site
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -454,6 +456,31 @@ def test_residents_drop_other_runs_first_then_stored_states_and_never_the_only_c
     assert kept.has_room(("run", "p", 4), 70)
     assert not kept.has_room(("run", "p", 4), 71)
     assert kept.take(("run", "p", 0)) is not None
+
+
+GROWING = """
+import os, resource
+import numpy as np
+from hopyard.training.resident import Resident, Residents
+
+def used():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+
+np.ones(3 << 20)  # 24 MB: once such is freed, the allocator keeps what is smaller
+kept, before = Residents(), used()
+for number in range(28):
+    step = [(np.ones(1 << 19), np.ones(1000)) for _ in range(20)]
+    own = [small for _, small in step]
+    del step
+    kept.put(("run", "program", number), Resident({}, 1, None, True, None, own))
+print(used() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it is glibc that keeps memory so")
+def test_what_steps_free_between_residents_goes_back_to_the_system() -> None:
+    done = subprocess.run([sys.executable, "-c", GROWING], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 28 * 20 * 8_000 + 20e6  # a step has 80 MB
 
 
 def test_a_state_without_room_in_memory_is_saved_instead(chain: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,11 @@ alone, and a unit that needs it and does not find it says that the worker lost i
 
 from __future__ import annotations
 
+import ctypes
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from hopyard.errors import StateLostError
@@ -51,6 +54,7 @@ class Residents:
         self._limit_bytes = limit_bytes
         self._limit_count = limit_count
         self._kept: OrderedDict[tuple[str, str, int], Resident] = OrderedDict()
+        self._trims_at = 2
 
     def take(self, key: tuple[str, str, int]) -> Resident | None:
         """Take a resident out: a unit that fails must leave none behind."""
@@ -67,6 +71,12 @@ class Residents:
             if not self._over_limits():
                 break
             del self._kept[other]
+        if len(self._kept) >= self._trims_at:
+            # What is kept lies between what steps have freed, so each trial would add more than its own. A step that
+            # follows gets all its memory anew, which takes long: a few times in a process, never in each unit.
+            self._trims_at = max(len(self._kept) + 1, len(self._kept) * 3 // 2)
+            if (trim := _malloc_trim()) is not None:
+                trim(0)
 
     def has_room(self, key: tuple[str, str, int], nbytes: int) -> bool:
         """Whether a state of ``nbytes`` can live here alone."""
@@ -89,6 +99,12 @@ class Residents:
     def _over_limits(self) -> bool:
         total = sum(kept.nbytes for kept in self._kept.values())
         return len(self._kept) > self._limit_count or total > self._limit_bytes
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """glibc's function that gives free memory back to the system; None: the C library has none."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def copied(tree: Any) -> Any:
