@@ -17,17 +17,20 @@ import pytest
 import torch
 from tests.long.test_hopping_equals_serial import EPOCHS, SEED
 from tests.long.test_kill import WALK
-from tests.sampling import moments, sample
+from tests.sampling import LEVEL, moments, sample
 from tests.tune import adapters
 from tests.tune.adapters import PARTITIONS, RECIPES, by_hand, check, network, rows, search
 
+import weights
 from hopyard import StockRoom
 from hopyard.backend import InlineBackend
+from hopyard.data import prepare_tokens
 from hopyard.hopper.journal import read_records
 from hopyard.hopper.removal import remove_run
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.training.estimator import OneBatch, Visit
+from hopyard.transformers import causal_lm
 from hopyard.tune import GridSearch, Model, hp_choice, load_model
 from hopyard.tune.listing import find_run
 from hopyard.tune.reproduce import reproduce
@@ -194,3 +197,90 @@ def test_a_driver_killed_at_any_write_goes_on_to_the_same_adapters(tmp_path: Pat
     sizes = {path.name: path.stat().st_size for path in files}
     assert len(sizes) <= 3  # large weights, small ones, biases
     assert sum(sizes.values()) < 4 * (4 * 150 + 150 * 150 + 2 * 150) + len(sizes) * 6_000
+
+
+def chats(count: int) -> list[list[dict[str, str]]]:
+    """Questions that nobody could answer who has not seen the answers of others."""
+    random = np.random.default_rng(3)
+    names = ["Ada", "Bo", "Cem", "Dora", "Ede", "Fay", "Gus", "Hana"]
+    asked = [(str(random.choice(names)), int(random.integers(2, 90))) for _ in range(count)]
+    return [
+        [
+            {"role": "user", "content": f"{name} sends {number} crates."},
+            {"role": "assistant", "content": f"Noted: {number} for {name}, bay {name[0]}{len(name)}."},
+        ]
+        for name, number in asked
+    ]
+
+
+@pytest.mark.skipif(LEVEL != "exhaustive", reason="minutes: make test-exhaustive")
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")
+def test_a_search_over_adapters_of_a_language_model_learns_what_the_model_did_not_know(
+    needs: Any, tmp_path: Path
+) -> None:
+    needs(weights.available(weights.SMOLLM2), f"the weights of {weights.SMOLLM2} (make weights)")
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    folder = str(weights.FOLDER / weights.SMOLLM2)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    prepared = prepare_tokens(
+        {"messages": chats(120)},
+        tokenizer,
+        tmp_path / "tokens",
+        length=128,
+        messages="messages",
+        validation=0.2,
+    )
+
+    val = prepared.val
+    assert val is not None
+
+    def base() -> Any:
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM.from_pretrained(folder)
+
+    def estimator(params: dict[str, Any]) -> TorchEstimator:
+        def model(base: Any) -> Any:
+            from peft import LoraConfig, get_peft_model
+
+            targets = ["q_proj", "v_proj"]
+            return get_peft_model(
+                base, LoraConfig(task_type="CAUSAL_LM", r=params["r"], target_modules=targets)
+            )
+
+        return TorchEstimator(
+            base=base, model=model, step=causal_lm, metrics=["accuracy"], batch_size=2,
+            optimizer=torch.optim.AdamW, optimizer_params={"lr": params["lr"]},
+        )  # fmt: skip
+
+    found = GridSearch(
+        InlineBackend(), LocalStore(tmp_path / "store"), estimator,
+        {"lr": hp_choice([1e-5, 3e-3]), "r": hp_choice([4])}, 1, feature_columns=["input_ids", "position_ids"],
+        label_columns=["labels"], evaluation_metric="loss", progress=False,
+    ).fit(prepared.train, prepared.val)  # fmt: skip
+    assert found.params == {"lr": 3e-3, "r": 4}
+
+    def loss_of(model: Any) -> float:
+        """Mean over all target tokens, one row at a time."""
+        total = tokens = 0.0
+        for row in range(len(val)):
+            columns = val[row].items()
+            batch = {name: torch.from_numpy(np.array(values)).long()[None] for name, values in columns}
+            with torch.no_grad():
+                logits = model(batch["input_ids"], position_ids=batch["position_ids"], use_cache=False).logits
+            labels = batch["labels"][0, 1:]
+            total += torch.nn.functional.cross_entropy(logits[0, :-1], labels, reduction="sum").item()
+            tokens += (labels != -100).sum().item()
+        return total / tokens
+
+    adapter = found.adapter(tmp_path / "adapter")
+    tuned = loss_of(peft.PeftModel.from_pretrained(base(), adapter).eval())
+    assert tuned == pytest.approx(min(found.get_history()["val_loss"]), rel=1e-4)
+    assert tuned < 0.3 * loss_of(base().eval())
+    sizes = {entry.name: entry.size for entry in LocalStore(tmp_path / "store").runs.list()}
+    whole = sum(parameter.nbytes for parameter in base().parameters())
+    assert whole < sum(size for name, size in sizes.items() if name.startswith("_frozen/")) < 1.01 * whole
+    trained = sum(p.nbytes for name, p in found.torch().named_parameters() if "lora" in name)
+    assert (
+        sum(size for name, size in sizes.items() if not name.startswith("_frozen/")) < 2 * 4.5 * trained + 1e6
+    )
