@@ -32,13 +32,6 @@ class EnsembleOf:
         return TorchEnsemble(made, self.params, self.weights)
 
 
-def tree_of_members(trees: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The tree of an ensemble's model, of those of its members: all that they have, by place and name."""
-    return {
-        f"members.{place}.{name}": value for place, tree in enumerate(trees) for name, value in tree.items()
-    }
-
-
 def ensemble_program(
     program: Program, params: Sequence[Mapping[str, Any]], weights: Sequence[float]
 ) -> Program:

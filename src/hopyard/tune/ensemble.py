@@ -14,7 +14,7 @@ from hopyard.hopper.state import EvaluationMetric
 from hopyard.objects import save_state
 from hopyard.storage import MemoryStore
 from hopyard.training import Program, save_program
-from hopyard.training.ensemble import ensemble_program, tree_of_members
+from hopyard.training.ensemble import ensemble_program
 from hopyard.tune.predicting.frames import PREDICTION_BATCH, feature_batches
 from hopyard.tune.predicting.predictor import load_replica
 from hopyard.tune.predicting.saved import STATE_FOLDER, ModelInfo, Weights, load_weights, policies_of
@@ -35,7 +35,7 @@ def ensemble_of(
     batches = _validation_batches(run_id, program)
     ensemble_program(program, [], [])  # what cannot be one is said before models are run
     replicas = [_replica(*model) for model in kept]
-    from hopyard.training.torch.ensemble import Outputs, measured  # needs PyTorch
+    from hopyard.training.torch.ensemble import Outputs, measured, tree_of_members  # needs PyTorch
 
     outputs = [Outputs(replica, batches(replica)) for replica in replicas]
     name = metric.key.removeprefix("val_")

@@ -11,10 +11,16 @@ import torch
 from torch import nn
 
 from hopyard.errors import EstimatorError
-from hopyard.training.ensemble import tree_of_members
 from hopyard.training.estimator import Context, Estimator, Replica
 from hopyard.training.torch.estimator import TorchEstimator
 from hopyard.training.torch.replica import TorchReplica
+
+
+def tree_of_members(trees: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The tree of an ensemble's model, of those of its members: all that they have, by place and name."""
+    return {
+        f"members.{place}.{name}": value for place, tree in enumerate(trees) for name, value in tree.items()
+    }
 
 
 class MeanOfModels(nn.Module):
