@@ -13,6 +13,7 @@ import pytest
 import torch
 from tests.training.conftest import EPOCHS, PARTITIONS, Prepared
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from hopyard.backend import InlineBackend
 from hopyard.errors import CorruptError, EstimatorError, StateLostError, TrialError, WorkerMismatchError
@@ -27,7 +28,7 @@ from hopyard.training.torch import base as bases
 from hopyard.training.torch.base import base_of
 from hopyard.training.torch.replica import TorchReplica
 from hopyard.training.unit import residents, run_unit
-from hopyard.tune import GridSearch, hp_choice
+from hopyard.tune import ASHA, PBT, GridSearch, hp_choice, hp_loguniform
 
 WIDTH = 160
 CPU = torch.device("cpu")
@@ -255,6 +256,98 @@ def test_units_over_a_base_are_those_of_models_of_their_own(
             ]
             if where != "resident" and with_base.positions[trial] > 1:
                 assert results[0].bytes_moved < 60_000
+
+
+class Cast(nn.Module):
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(self.dtype)
+
+
+class Checkpointed(nn.Module):
+    """Computes its inner outputs once more for the gradients."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(checkpoint(self.inner, x, use_reentrant=False))
+
+
+def in_bf16(base: nn.Module) -> nn.Module:
+    return nn.Sequential(Cast(torch.bfloat16), adapted()(base).bfloat16(), Cast(torch.float32))
+
+
+def compiled(base: nn.Module) -> nn.Module:
+    return nn.Sequential(torch.compile(adapted()(base), backend="eager"))
+
+
+def checkpointed(base: nn.Module) -> nn.Module:
+    return Checkpointed(adapted()(base))
+
+
+@pytest.mark.parametrize("model", [in_bf16, compiled, checkpointed])
+def test_bases_of_bf16_compiled_and_with_checkpoints_are_trained_as_models_of_their_own(
+    tmp_path: Path, data: Prepared, model: Callable[[nn.Module], nn.Module]
+) -> None:
+    def given() -> nn.Module:
+        return network().to(torch.bfloat16 if model is in_bf16 else torch.float32)
+
+    base = given()
+
+    def shared(params: dict[str, Any]) -> TorchEstimator:
+        return estimator(base, model)
+
+    def own(params: dict[str, Any]) -> TorchEstimator:
+        trained = model(given().requires_grad_(False))
+        return TorchEstimator(
+            trained, torch.optim.Adam, nn.CrossEntropyLoss(), ["accuracy"], 32, {"lr": 0.01}
+        )
+
+    ends = []
+    for name, function in {"base": shared, "own": own}.items():
+        trials = Trials(tmp_path / name, data, function)
+        for _ in range(2):
+            residents.clear()
+            in_a_new_process()
+            done = trials.train(0, {})
+            assert done.errors == (None,)
+        ends.append(([each.digest for each in done.states if each], done.metrics))
+    assert ends[0] == ends[1]
+    base_of(base, CPU).check()
+
+
+@pytest.mark.parametrize("kind", [ASHA, PBT])
+def test_adaptive_searches_over_a_base_are_those_of_models_of_their_own(kind: Any, data: Prepared) -> None:
+    base = network()
+
+    def shared(params: dict[str, Any]) -> TorchEstimator:
+        return estimator(base, adapted(int(params.get("rank", 4))), lr=params["lr"])
+
+    def own(params: dict[str, Any]) -> TorchEstimator:
+        model = adapted(int(params.get("rank", 4)))(network().requires_grad_(False))
+        return TorchEstimator(
+            model, torch.optim.Adam, nn.CrossEntropyLoss(), ["accuracy"], 32, {"lr": params["lr"]}
+        )
+
+    space = {"lr": hp_loguniform(-4, -1), **({"rank": hp_choice([2, 4])} if kind is ASHA else {})}
+    random = np.random.default_rng(0)
+    features = random.standard_normal((160, 12), dtype=np.float32)
+    rows = {"features": features, "label": (features[:, 0] > 0).astype(np.int64)}
+    found = [
+        kind(
+            InlineBackend(), MemoryStore(), function, space, num_models=4, num_epochs=4, evaluation_metric="loss",
+            feature_columns=["features"], label_columns=["label"], progress=False,
+        ).fit(rows)
+        for function in (shared, own)
+    ]  # fmt: skip
+    assert found[0].get_all_model_history() == found[1].get_all_model_history()
+    assert found[0].params == found[1].params
+    assert len({len(each["val_loss"]) for each in found[0].get_all_model_history().values()}) > (kind is ASHA)
 
 
 def test_states_hold_what_is_trained_and_the_base_is_stored_once(tmp_path: Path, data: Prepared) -> None:
