@@ -283,7 +283,8 @@ def in_bf16(base: nn.Module) -> nn.Module:
 
 
 def compiled(base: nn.Module) -> nn.Module:
-    return nn.Sequential(torch.compile(adapted()(base), backend="eager"))
+    made: Any = torch.compile(adapted()(base), backend="eager")
+    return nn.Sequential(made)
 
 
 def checkpointed(base: nn.Module) -> nn.Module:
