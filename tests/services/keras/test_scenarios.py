@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ keras = pytest.importorskip("keras")
 from hopyard.backend import InlineBackend  # noqa: E402
 from hopyard.errors import DataError, SettingsError, TrialError  # noqa: E402
 from hopyard.keras import KerasEstimator  # noqa: E402
-from hopyard.storage import MemoryStore  # noqa: E402
+from hopyard.storage import LocalStore, MemoryStore  # noqa: E402
 from hopyard.tune import GridSearch, HyperOpt, hp_choice, hp_log, hp_quniform  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
@@ -309,3 +310,26 @@ def test_what_follows_from_num_epochs_is_not_extended(rows: Any) -> None:
     extended = search(decaying(10), **once, run_id="b", num_epochs=2).fit(rows)
     whole = search(decaying(10), search_space=once["search_space"], num_epochs=2).fit(rows)
     assert extended.get_history() == whole.get_history()
+
+
+def embedding() -> np.ndarray[Any, Any]:
+    return np.random.default_rng(1).standard_normal((6, 20_000)).astype(np.float32)
+
+
+def on_an_embedding(params: dict[str, Any]) -> KerasEstimator:
+    frozen = layers.Dense(20_000, use_bias=False, trainable=False)
+    model = keras.Sequential([keras.Input((6,)), frozen, layers.Dense(1, activation="sigmoid")])
+    frozen.set_weights([embedding()])
+    return KerasEstimator(
+        model, keras.optimizers.Adam(params["lr"]), "binary_crossentropy", batch_size=32, run_eagerly=True
+    )
+
+
+def test_frozen_layers_are_stored_once_for_all_trials_and_epochs(rows: Any, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    best = search(on_an_embedding, store=store).fit(rows)
+    sizes = {entry.name: entry.size for entry in store.runs.list()}
+    once = sum(size for name, size in sizes.items() if name.startswith("_frozen/"))
+    assert embedding().nbytes <= once < embedding().nbytes + 20_000
+    assert all(size < embedding().nbytes for name, size in sizes.items() if not name.startswith("_frozen/"))
+    np.testing.assert_array_equal(best.keras().layers[0].get_weights()[0], embedding())

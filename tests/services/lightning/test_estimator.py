@@ -20,7 +20,7 @@ from hopyard import load_model  # noqa: E402
 from hopyard.backend import InlineBackend  # noqa: E402
 from hopyard.errors import EstimatorError  # noqa: E402
 from hopyard.lightning import LightningEstimator  # noqa: E402
-from hopyard.storage import MemoryStore  # noqa: E402
+from hopyard.storage import LocalStore, MemoryStore  # noqa: E402
 from hopyard.training.build import build_replica  # noqa: E402
 from hopyard.training.lightning.hooks import CALLED, refused_hooks  # noqa: E402
 from hopyard.training.program import Program  # noqa: E402
@@ -59,9 +59,9 @@ def columns(rows: int = 400) -> dict[str, Any]:
     return {"features": features, "label": np.digitize(features[:, 0], [-0.5, 0.5])}
 
 
-def search(estimator_gen_fn: Callable[..., Any], **options: Any) -> GridSearch:
+def search(estimator_gen_fn: Callable[..., Any], store: Any = None, **options: Any) -> GridSearch:
     return GridSearch(
-        InlineBackend(), MemoryStore(), estimator_gen_fn, {"lr": hp_choice([0.05, 1e-5])}, num_epochs=4,
+        InlineBackend(), store or MemoryStore(), estimator_gen_fn, {"lr": hp_choice([0.05, 1e-5])}, num_epochs=4,
         num_partitions=3, progress=False, **options,
     )  # fmt: skip
 
@@ -88,6 +88,25 @@ def test_a_search_from_end_to_end(tmp_path: Path) -> None:
     model.save(tmp_path / "best")
     again = load_model(tmp_path / "best")
     np.testing.assert_array_equal(again.predict(data["features"]), model.predict(data["features"]))
+
+
+class OnAnEmbedding(Net):
+    def __init__(self, lr: float = 0.05) -> None:
+        super().__init__(lr=lr)
+        frozen = nn.Linear(12, 10_000, bias=False).requires_grad_(False)
+        frozen.weight.copy_(torch.randn(10_000, 12, generator=torch.Generator().manual_seed(1)))
+        self.body = nn.Sequential(frozen, nn.Linear(10_000, 3))
+
+
+def test_frozen_layers_are_stored_once_for_all_trials_and_epochs(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    best = search(lambda params: LightningEstimator(OnAnEmbedding(params["lr"]), 32), store).fit(columns())
+    frozen = OnAnEmbedding().body[0].weight
+    sizes = {entry.name: entry.size for entry in store.runs.list()}
+    once = sum(size for name, size in sizes.items() if name.startswith("_frozen/"))
+    assert frozen.nbytes <= once < frozen.nbytes + 20_000
+    assert all(size < frozen.nbytes for name, size in sizes.items() if not name.startswith("_frozen/"))
+    assert torch.equal(best.torch().body[0].weight, frozen)
 
 
 def test_the_model_is_exported(tmp_path: Path) -> None:
