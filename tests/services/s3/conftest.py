@@ -28,6 +28,8 @@ def gateway(gateway_if_there: Gateway | None, monkeypatch: pytest.MonkeyPatch) -
         pytest.skip("this test needs versitygw (HOPYARD_S3_SERVER), which is not available here")
     for name, value in gateway_if_there.environment().items():
         monkeypatch.setenv(name, value)
+    # boto3 keeps the keys that the first test had which asked it for a client.
+    monkeypatch.setattr("boto3.DEFAULT_SESSION", None)
     return gateway_if_there
 
 
