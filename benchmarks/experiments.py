@@ -5,8 +5,9 @@
 Prints a JSON line for each of these, one after the other:
 
 - seconds from the start of the command ``hopyard experiment create`` to the first batch of the first trial, beyond
-  those that a bare process takes to import PyTorch; and beyond those that a plain program takes for the first step of
-  the same model, for which PyTorch imports its compiler; all in turns. There is one worker.
+  those that a bare process takes to import PyTorch; beyond those that one takes for PyTorch and its compiler, which
+  ``torch.optim`` imports for any optimizer; and beyond those that a plain program takes for the first step of
+  the same model; all in turns. There is one worker.
 - seconds of ``hopyard --help``, beside those of Python alone, in turns.
 - seconds for an experiment of bare functions that do nothing, with two workers, beside Ray Tune with two of its own.
 - MB/s of ``context.stream`` over a bucket behind a wire with 30 ms of latency and 100 MB/s, of objects of 4 MB and of
@@ -184,10 +185,16 @@ def output_of(code: str, *arguments: str, **environment: str) -> str:
 
 
 def start(root: Path, definition: Path, rounds: int) -> None:
-    hopyard, bare, plain, created = str(Path(sys.executable).with_name("hopyard")), [], [], []
+    hopyard = str(Path(sys.executable).with_name("hopyard"))
+    created: list[float] = []
+    peers: dict[str, tuple[str, list[float]]] = {
+        "import torch": ("import torch", []),
+        "import torch and its compiler": ("import torch; import torch._dynamo", []),
+        "a plain program's first step": (PLAIN, []),
+    }
     for number in range(rounds + 1):
-        bare.append(timed(sys.executable, "-c", "import torch"))
-        plain.append(timed(sys.executable, "-c", PLAIN))
+        for code, seconds in peers.values():
+            seconds.append(timed(sys.executable, "-c", code))
         when = root / f"when-{number}"
         began = time.time()
         timed(
@@ -198,7 +205,7 @@ def start(root: Path, definition: Path, rounds: int) -> None:
             float(when.read_text().splitlines()[-1]) - began
         )  # the first is of the check of one batch
     first = statistics.median(created[1:])
-    for peer, seconds in (("import torch", bare), ("a plain program's first step", plain)):
+    for peer, (_, seconds) in peers.items():
         than = statistics.median(seconds[1:])
         report(f"experiment create to first batch, beyond {peer}", first - than, "s", peer, than)
     python, shown = [], []
