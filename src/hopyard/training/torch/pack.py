@@ -485,9 +485,7 @@ class _Lockstep:
 
         whole = outputs.detach().requires_grad_()
         losses = torch.vmap(loss_of)(whole)
-        total = (losses if share is None else losses * share).sum()
-        (gradient,) = torch.autograd.grad(total, whole)
-        return [(loss, weights[0]) for loss in losses.detach()], gradient
+        return _with_gradient(losses, weights[0], whole, share)
 
     def _losses_by_element(
         self, outputs: torch.Tensor, batch: Batch, share: float | None
@@ -504,10 +502,7 @@ class _Lockstep:
         whole = outputs.detach().requires_grad_()
         elements = loss.by_element(whole, labels.expand(whole.shape)).flatten(1)
         losses = elements.sum(1) if loss.is_sum else elements.mean(1)
-        total = (losses if share is None else losses * share).sum()
-        (gradient,) = torch.autograd.grad(total, whole)
-        weight = loss.weight_of(labels)
-        return [(each, weight) for each in losses.detach().unbind()], gradient
+        return _with_gradient(losses, loss.weight_of(labels), whole, share)
 
     def _losses_by_rows(
         self, outputs: torch.Tensor, batch: Batch, share: float | None
@@ -538,11 +533,16 @@ class _Lockstep:
             )
             for own in logarithms
         ]
-        together = torch.stack(losses)
-        total = (together if share is None else together * share).sum()
-        (gradient,) = torch.autograd.grad(total, whole)
-        weight = loss.weight_of(labels)
-        return [(each.detach(), weight) for each in losses], gradient
+        return _with_gradient(torch.stack(losses), loss.weight_of(labels), whole, share)
+
+
+def _with_gradient(
+    losses: torch.Tensor, weight: Any, outputs: torch.Tensor, share: float | None
+) -> tuple[list[tuple[torch.Tensor, Any] | Exception], torch.Tensor]:
+    """Losses of members, each with the batch's weight, and the gradient of their sum, times a share, by the outputs."""
+    total = (losses if share is None else losses * share).sum()
+    (gradient,) = torch.autograd.grad(total, outputs)
+    return [(loss, weight) for loss in losses.detach().unbind()], gradient
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
