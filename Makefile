@@ -75,7 +75,10 @@ check: .venv/.dev
 
 bench: .venv/.dev
 	mkdir -p build
-	for benchmark in benchmarks/[!_]*.py; do $(BIN)/python "$$benchmark" | tee -a build/bench.jsonl; done
+	failed=; for benchmark in benchmarks/[!_]*.py; do \
+	  echo "$$(date +%T) $$benchmark" >&2; \
+	  $(BIN)/python "$$benchmark" | tee -a build/bench.jsonl || failed+=" $$benchmark"; \
+	done; if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 constraints: .venv/.dev
 	$(BIN)/python tools/constraints.py write

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hopyard.backend import InlineBackend
 from hopyard.cli import app
-from hopyard.cli.run_json import RunLines
+from hopyard.cli.run_lines import RunLines
 from hopyard.hopper.journal import read_records
 from hopyard.hopper.state import RunState
 from hopyard.storage import LocalStore

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.cli.terminal import show_json, show_json_line, to_json
+from hopyard.cli.terminal import show_json, show_json_line
+from hopyard.documents.values import to_json
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

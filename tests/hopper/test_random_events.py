@@ -21,7 +21,8 @@ from hopyard.backend import Backend
 from hopyard.errors import Evidence, StorageFullError, WorkerLostError
 from hopyard.hopper import hopper
 from hopyard.hopper.control import request
-from hopyard.hopper.history import broken_rules, committed_units, read_state
+from hopyard.hopper.history import UnitFollower, broken_rules, committed_units, read_state
+from hopyard.hopper.state import RunState
 from hopyard.hopper.watcher import Watcher
 from hopyard.hopper.work import Options
 from hopyard.search import FullLength, InVirtualTime, Patience, RandomPoints, Searcher, hp_uniform
@@ -243,11 +244,33 @@ def test_whatever_happens_the_outcome_is_that_of_a_quiet_run(
     assert state.finished == "completed"
     assert result_of(state) == expected
     assert broken_rules(run.records()) == []
-    done = [(unit["t"][0], unit["v"]) for unit in committed_units(run.records())]
-    assert len(done) == len(set(done))
+    assert committed_units(run.records()) == last_of_each_visit(run.records())
+    follow_from_everywhere(run.records())
     there = {entry.name for entry in run.store.list() if entry.name.endswith(".safetensors")}
     assert there == needed_files(state, keep)
     assert result_of(read_state(run.records())) == expected
+
+
+def last_of_each_visit(records: list[Any]) -> list[Any]:
+    """Units that count, by their definition: a visit that was undone was done again, or lies behind what is durable."""
+    durable, last = read_state(records).trials, {}
+    for index, record in enumerate(records):
+        if record["r"] == "unit":
+            (number,) = record["t"]
+            if record["v"] < durable[number].durable.visits:
+                last[number, record["v"]] = index
+    return [records[index] for index in sorted(last.values())]
+
+
+def follow_from_everywhere(records: list[Any]) -> None:
+    """A follower gives each unit once, in order, and at any time, with the rest, those that count until then."""
+    state, follower, given = RunState(), UnitFollower(), []
+    for index, record in enumerate(records):
+        state.apply(record)
+        given += follower.add(state, record)
+        if index % 7 == 0:
+            assert [*given, *follower.rest()] == last_of_each_visit(records[: index + 1])
+    assert [*given, *follower.rest()] == committed_units(records)
 
 
 class Attentive(Watcher):

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from hopyard.cli.run import leaderboard
-from hopyard.cli.run_json import run_json
+from hopyard.documents.runs import run_json
 from hopyard.errors import SettingsError, TrialError, UsageError
 from hopyard.storage import LocalStore, MemoryStore
 from hopyard.tune import ASHA, PBT, Callback, Run, hp_choice, hp_log

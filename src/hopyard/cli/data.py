@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from hopyard.cli import data_cache
-from hopyard.cli.data_json import prepared_json, summary_json, throughput_json, verified_json
 from hopyard.cli.terminal import JsonOption, console, say, show_json
 from hopyard.data import Prepared, as_source, open_dataset
 from hopyard.data import inspect as inspect_dataset
@@ -20,6 +19,7 @@ from hopyard.data import verify as verify_data
 from hopyard.data.petastorm.convert import convert_petastorm
 from hopyard.data.progress import RowProgress
 from hopyard.data.sources.csv_files import types_in
+from hopyard.documents.data import prepared_json, summary_json, throughput_json, verified_json
 from hopyard.storage import open_store
 from hopyard.wording import describe_seconds
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hopyard.cli.data_json import cache_json
 from hopyard.cli.terminal import JsonOption, console, say, show_json
 from hopyard.data import NodeCache, list_cache
+from hopyard.documents.data import cache_json
 from hopyard.errors import NotFoundError
 from hopyard.wording import describe_bytes
 

@@ -20,7 +20,6 @@ from hopyard.cli.experiment_store import (
     option_of,
 )
 from hopyard.cli.run import count_trials, describe_begin, describe_status, looked_at, show_trials
-from hopyard.cli.run_json import driver_json, run_json, time_json
 from hopyard.cli.terminal import (
     JsonLinesOption,
     JsonOption,
@@ -30,6 +29,7 @@ from hopyard.cli.terminal import (
     show_json,
     show_json_line,
 )
+from hopyard.documents.runs import driver_json, run_json, time_json
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.experiment import config as configs
 from hopyard.experiment.checkpoints import Checkpoint, download_checkpoint, list_checkpoints

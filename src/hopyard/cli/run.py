@@ -12,9 +12,9 @@ import typer
 from rich.table import Table
 
 from hopyard.cli import run_commands, run_results
-from hopyard.cli.run_json import UNREADABLE, run_json, summary_json
 from hopyard.cli.run_stores import RunId, StorePath, open_existing
 from hopyard.cli.terminal import JsonOption, console, say, show_json
+from hopyard.documents.runs import UNREADABLE, run_json, summary_json
 from hopyard.errors import StorageError
 from hopyard.hopper.history import Totals, committed_units, rules_broken_by, totals_of
 from hopyard.hopper.journal import holder, read_records

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hopyard.cli.run_json import RunLines
+from hopyard.cli.run_lines import RunLines
 from hopyard.cli.run_stores import RunId, StorePath, open_existing
 from hopyard.cli.terminal import JsonLinesOption, complain, console, say
 from hopyard.errors import NotFoundError, RunHeldError, RunInterruptedError, UsageError

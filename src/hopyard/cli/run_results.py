@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from hopyard.cli.run_json import compared_json
 from hopyard.cli.run_stores import RunId, StorePath, open_existing
 from hopyard.cli.terminal import JsonOption, console, say, show_json
+from hopyard.documents.runs import compared_json
 from hopyard.tune import Run, open_run
 from hopyard.tune.compare import compare
 from hopyard.tune.describing import describe_epochs, describe_number, describe_params

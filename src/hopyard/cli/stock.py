@@ -11,8 +11,8 @@ import typer
 from hopyard.cli import stock_history, stock_remotes, stock_things
 from hopyard.cli.commands import Commands
 from hopyard.cli.completing import complete_revision
-from hopyard.cli.stock_json import commits_json, differences_json, status_json
 from hopyard.cli.terminal import JsonOption, say, show_json
+from hopyard.documents.stockroom import commits_json, differences_json, status_json
 from hopyard.stockroom import StockRoom
 from hopyard.stockroom.git import Place, at, driver
 from hopyard.stockroom.history.commits import short

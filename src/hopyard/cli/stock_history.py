@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from hopyard.cli.completing import complete_branch, complete_revision, complete_tag
-from hopyard.cli.stock_json import references_json
 from hopyard.cli.terminal import JsonOption, say, show_json
+from hopyard.documents.stockroom import references_json
 from hopyard.stockroom import StockRoom
 from hopyard.stockroom.history.commits import short
 

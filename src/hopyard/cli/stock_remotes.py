@@ -18,7 +18,9 @@ from hopyard.cli.completing import (
     complete_tag,
 )
 from hopyard.cli.stock_history import ResolveOption
-from hopyard.cli.stock_json import (
+from hopyard.cli.terminal import JsonOption, complain, say, show_json
+from hopyard.data.progress import RowProgress
+from hopyard.documents.stockroom import (
     collected_json,
     fetched_json,
     pulled_json,
@@ -26,8 +28,6 @@ from hopyard.cli.stock_json import (
     pushed_json,
     verified_json,
 )
-from hopyard.cli.terminal import JsonOption, complain, say, show_json
-from hopyard.data.progress import RowProgress
 from hopyard.errors import HopyardError, UsageError
 from hopyard.stockroom import StockRoom
 from hopyard.stockroom.git import find

@@ -21,8 +21,9 @@ from hopyard.cli.completing import (
     complete_shelf,
     complete_thing,
 )
-from hopyard.cli.stock_json import listed_json
-from hopyard.cli.stock_things_json import (
+from hopyard.cli.terminal import JsonOption, complain, console, say, show_json
+from hopyard.data.progress import RowProgress
+from hopyard.documents.shelves import (
     column_json,
     dataset_json,
     imported_json,
@@ -30,8 +31,7 @@ from hopyard.cli.stock_things_json import (
     model_json,
     run_json,
 )
-from hopyard.cli.terminal import JsonOption, complain, console, say, show_json
-from hopyard.data.progress import RowProgress
+from hopyard.documents.stockroom import listed_json
 from hopyard.errors import ColumnError, DataError, HopyardError, NotFoundError, UsageError
 from hopyard.stockroom import StockRoom
 from hopyard.stockroom.catalog.exporting import export as export_thing

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hopyard.hopper.scheduler import Layout
@@ -36,18 +37,7 @@ class Traffic:
 
 def traffic_of(units: Iterable[JournalRecord]) -> Traffic:
     """The sums over committed units."""
-    places: dict[int, int] = {}
-    hops, sums, known = 0, Counter[str](), False
-    for unit in units:
-        sums.update({name: unit[name] for name in ("moved", "written", "read")})
-        for trial in unit["t"]:
-            hops += places.get(trial, unit["w"]) != unit["w"]
-            places[trial] = unit["w"]
-        if unit.get("beside") is not None:
-            known = True
-            sums.update(beside=unit["beside"], away=unit["read"] - unit["beside"])
-    places_known = (sums["beside"], sums["away"]) if known else (None, None)
-    return Traffic(hops, sums["moved"], sums["written"], sums["read"], *places_known)
+    return _summed(units).traffic()
 
 
 @dataclass(frozen=True)
@@ -72,22 +62,67 @@ class Totals:
     alone: dict[str, list[int]]
 
 
-def totals_of(units: Sequence[JournalRecord]) -> Totals:
+class Summing:
+    """Sums over the committed units of a run, added one by one in their order."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, int] = {}
+        self._sums = Counter[str]()
+        self._beside: int | None = None
+        self._away = 0
+        self._hops = 0
+        self._workers: set[int] = set()
+        self._begin, self._end, self._worked = math.inf, -math.inf, 0.0
+        self._packs = Counter[int]()
+        self._alone: dict[str, set[int]] = {}
+
+    def add(self, unit: JournalRecord) -> None:
+        """Add a unit, as the journal records it."""
+        self._sums.update({name: unit[name] for name in ("moved", "written", "read")})
+        for trial in unit["t"]:
+            self._hops += self._places.get(trial, unit["w"]) != unit["w"]
+            self._places[trial] = unit["w"]
+        if unit.get("beside") is not None:
+            self._beside = (self._beside or 0) + unit["beside"]
+            self._away += unit["read"] - unit["beside"]
+        self._workers.add(unit["w"])
+        self._begin, self._end = min(self._begin, unit["a"]), max(self._end, unit["z"])
+        self._worked += unit["z"] - unit["a"]
+        self._packs[len(unit["t"])] += 1
+        for number, why in unit.get("alone", {}).items():
+            self._alone.setdefault(why, set()).add(int(number))
+
+    def traffic(self) -> Traffic:
+        """The traffic of the units so far."""
+        moved, written, read = (self._sums[name] for name in ("moved", "written", "read"))
+        return Traffic(
+            self._hops, moved, written, read, self._beside, None if self._beside is None else self._away
+        )
+
+    def totals(self) -> Totals:
+        """The totals of the units so far."""
+        if not self._packs:
+            return Totals(0, 0, 0.0, None, self.traffic(), {}, {})
+        seconds, workers = self._end - self._begin, len(self._workers)
+        busy = self._worked / (workers * seconds) if seconds else None
+        alone = sorted((min(numbers), why, sorted(numbers)) for why, numbers in self._alone.items())
+        visits = sum(count * times for count, times in self._packs.items())
+        packs = dict(sorted(self._packs.items()))
+        return Totals(
+            visits, workers, seconds, busy, self.traffic(), packs, {why: numbers for _, why, numbers in alone}
+        )
+
+
+def totals_of(units: Iterable[JournalRecord]) -> Totals:
     """The totals of committed units."""
-    traffic = traffic_of(units)
-    if not units:
-        return Totals(0, 0, 0.0, None, traffic, {}, {})
-    workers = len({unit["w"] for unit in units})
-    seconds = max(unit["z"] for unit in units) - min(unit["a"] for unit in units)
-    worked = sum(unit["z"] - unit["a"] for unit in units)
-    busy = worked / (workers * seconds) if seconds else None
-    packs = Counter(len(unit["t"]) for unit in units)
-    alone: dict[str, list[int]] = {}
-    for number, why in sorted((int(n), why) for unit in units for n, why in unit.get("alone", {}).items()):
-        if number not in alone.setdefault(why, []):
-            alone[why].append(number)
-    visits = sum(count * times for count, times in packs.items())
-    return Totals(visits, workers, seconds, busy, traffic, dict(sorted(packs.items())), alone)
+    return _summed(units).totals()
+
+
+def _summed(units: Iterable[JournalRecord]) -> Summing:
+    sums = Summing()
+    for unit in units:
+        sums.add(unit)
+    return sums
 
 
 def read_state(records: Iterable[JournalRecord]) -> RunState:
@@ -99,39 +134,72 @@ def read_state(records: Iterable[JournalRecord]) -> RunState:
     return state
 
 
+class UnitFollower:
+    """Unit records that count, found while the records of a run come: those undone by a lost worker or driver are
+    left out."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, tuple[JournalRecord, dict[int, bool | None]]] = {}
+        """Units that come next, by the number of the record: of each trial whether it counts; None: not known yet."""
+        self._pending = defaultdict[int, list[int]](list)
+        """Numbers of the records of each trial's units of which that is not known."""
+        self._count = 0
+
+    def add(self, state: RunState, record: JournalRecord) -> Iterator[JournalRecord]:
+        """Units that are known to count by now, in order; ``state`` is that after ``record``."""
+        self._count += 1
+        if record["r"] == "unit":
+            self._open[self._count] = (record, dict.fromkeys(record["t"]))
+            for number in record["t"]:
+                self._pending[number].append(self._count)
+                self._settle(number, state.trials[number].durable.visits)
+        elif record["r"] in ("back", "again", "session"):
+            for number in list(self._pending) if record["r"] == "session" else record["t"]:
+                self._settle(number, state.trials[number].durable.visits, undone=True)
+        while self._open:
+            first = next(iter(self._open))
+            unit, counts = self._open[first]
+            if None in counts.values():
+                break
+            del self._open[first]
+            yield from _of(unit, counts)
+
+    def rest(self) -> Iterator[JournalRecord]:
+        """Units that count, of those that ``add`` has not given yet: units before them may still be undone."""
+        for unit, counts in self._open.values():
+            yield from _of(unit, counts)
+
+    def _settle(self, number: int, visits: int, undone: bool = False) -> None:
+        """A trial's units before so many visits count; those after them are undone, or may be."""
+        left = []
+        for index in self._pending.pop(number, ()):
+            unit, counts = self._open[index]
+            if unit["v"] < visits:
+                counts[number] = True
+            elif undone:
+                counts[number] = False
+            else:
+                left.append(index)
+        if left:
+            self._pending[number] = left
+
+
+def _of(unit: JournalRecord, counts: Mapping[int, bool | None]) -> Iterator[JournalRecord]:
+    """The record of a unit as if only the trials for which it counts had done it; nothing if it counts for none."""
+    slots = [slot for slot, number in enumerate(unit["t"]) if counts[number]]
+    if len(slots) == len(unit["t"]):
+        yield unit
+    elif slots:
+        yield unit | {name: [unit[name][slot] for slot in slots] for name in ("t", "s", "m")}
+
+
 def committed_units(records: Iterable[JournalRecord]) -> list[JournalRecord]:
     """The unit records that count: those undone by a lost worker or driver are left out."""
-    state, units = RunState(), defaultdict[int, list[tuple[int, JournalRecord]]](list)
-    for index, record in enumerate(records):
+    state, follower, units = RunState(), UnitFollower(), list[JournalRecord]()
+    for record in records:
         state.apply(record)
-        if record["r"] == "unit":
-            for number in record["t"]:
-                units[number].append((index, record))
-        elif record["r"] in ("back", "again", "session"):
-            for number in list(units) if record["r"] == "session" else record["t"]:
-                _undo(units[number], state.trials[number].durable.visits)
-    for number, trial in state.trials.items():
-        _undo(units[number], trial.durable.visits)
-    kept: dict[int, JournalRecord] = {}
-    trials = defaultdict[int, set[int]](set)
-    for number, done in units.items():
-        for index, record in done:
-            kept[index] = record
-            trials[index].add(number)
-    return [_of(kept[index], trials[index]) for index in sorted(kept)]
-
-
-def _of(record: JournalRecord, trials: Container[int]) -> JournalRecord:
-    """The record of a unit, as if only these trials of it had done it."""
-    slots = [slot for slot, number in enumerate(record["t"]) if number in trials]
-    if len(slots) == len(record["t"]):
-        return record
-    return record | {name: [record[name][slot] for slot in slots] for name in ("t", "s", "m")}
-
-
-def _undo(units: list[tuple[int, JournalRecord]], visits: int) -> None:
-    while units and units[-1][1]["v"] >= visits:
-        units.pop()
+        units += follower.add(state, record)
+    return [*units, *follower.rest()]
 
 
 def broken_rules(records: Iterable[JournalRecord]) -> list[str]:

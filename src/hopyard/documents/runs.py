@@ -1,4 +1,4 @@
-"""JSON of runs, as ``hopyard run ... --json`` prints it; docs/cli.md documents the keys."""
+"""JSON of runs; docs/cli.md documents the keys."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from hopyard.cli.terminal import show_json_line
 from hopyard.errors import Evidence, StorageError
 from hopyard.hopper.history import Totals
-from hopyard.hopper.state import JournalRecord, RunState, TrialState
+from hopyard.hopper.state import RunState, TrialState
 from hopyard.tune import Run
 from hopyard.tune.describing import describe_state, is_endless
 from hopyard.tune.listing import RunSummary
@@ -48,7 +47,7 @@ def run_json(run: Run, totals: Totals, broken: Sequence[str], most: int | None =
         "trials": [_trial(state, trial) for trial in state.ranked()[:most]],
         "schedule": _schedule(totals),
         "broken_rules": broken,
-        "error": _error(state.gave_up),
+        "error": error_json(state.gave_up),
     }
 
 
@@ -65,11 +64,12 @@ def _trial(state: RunState, trial: TrialState) -> dict[str, Any]:
         **replicate_row(state, trial),
         "params": trial.params,
         "metrics": best.metrics if best else {},
-        "error": _error(trial.error),
+        "error": error_json(trial.error),
     }
 
 
-def _error(error: Evidence | None) -> dict[str, Any] | None:
+def error_json(error: Evidence | None) -> dict[str, Any] | None:
+    """The failure of a trial, or null."""
     return None if error is None else error.to_json()
 
 
@@ -98,56 +98,6 @@ def compared_json(rows: Iterable[Mapping[Any, Any]]) -> list[dict[str, Any]]:
         {renamed.get(name, name): value for name, value in row.items()} | {"note": row["note"] or None}
         for row in rows
     ]
-
-
-class RunLines:
-    """A run under way as lines of JSON: an event each, of which ``event`` says the kind."""
-
-    def show(self, state: RunState, session: JournalRecord) -> None:
-        """The run as it is when watching begins, or when another driver takes it up."""
-        self._print(
-            "run", run=state.header["run_id"], metric=state.metric.key, mode=state.metric.mode,
-            epochs=None if is_endless(state) else state.num_epochs, partitions=state.layout.train,
-            workers=session["workers"], num_trials=len(state.trials),
-        )  # fmt: skip
-
-    def say(self, message: str) -> None:
-        """A message."""
-        self._print("message", text=message)
-
-    def show_table(self) -> None:
-        """Nothing: each event was printed."""
-
-    def ended(self, state: RunState, status: str) -> None:
-        """The end of watching: the run has ended, or nobody drives it."""
-        best = None if state.best is None else state.trials[state.best].best
-        self._print(
-            "end", status=status, num_trials=len(state.trials), best_trial=state.best,
-            best=best.value if best else None, driven_seconds=state.clock,
-        )  # fmt: skip
-
-    def __call__(self, state: RunState, record: JournalRecord) -> None:
-        """The events of a record: validations, ends of trials, lost workers."""
-        kind = record["r"]
-        if kind == "unit":
-            for trial in (state.trials[number] for number in record["t"]):
-                if trial.progress.validated == trial.progress.trained:
-                    self._validated(state, trial, record["w"])
-        elif kind == "end":
-            trial = state.trials[record["t"]]
-            self._print("trial", trial=trial.number, status=trial.status, error=_error(trial.error))
-        elif kind == "lost":
-            self._print("lost", worker=record["w"], trials=record["t"], why=record["why"])
-
-    def _validated(self, state: RunState, trial: TrialState, worker: int) -> None:
-        last = {name: values[-1] for name, values in trial.history.items()}
-        self._print(
-            "validation", trial=trial.number, epoch=trial.progress.validated / state.layout.train,
-            metrics=trial.rung[1] if trial.rung else last, worker=worker, run_seconds=state.clock,
-        )  # fmt: skip
-
-    def _print(self, event: str, **values: Any) -> None:
-        show_json_line({"event": event, **values})
 
 
 def driver_json(held: Mapping[str, Any] | None) -> dict[str, Any] | None:

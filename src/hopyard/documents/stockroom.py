@@ -1,4 +1,4 @@
-"""JSON of stockrooms, as ``hopyard stock ... --json`` prints it; docs/cli.md documents the keys."""
+"""JSON of stockrooms; docs/cli.md documents the keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON of datasets, as ``hopyard data ... --json`` prints it; docs/cli.md documents the keys."""
+"""JSON of datasets; docs/cli.md documents the keys."""
 
 from __future__ import annotations
 
