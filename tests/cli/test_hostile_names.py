@@ -245,6 +245,7 @@ WALK: dict[str, list[list[str]]] = {
 NOT_WALKED = {
     "demo": "its names are its own, and it trains for half a minute",
     "stock merge-driver": "git calls it, and its texts are tested in tests/stockroom/git",
+    "web": "it serves until it is ended; its pages are tested in tests/web",
 }
 LINES = ("run watch", "experiment logs")
 WITH_JSON = [name for name in WALK if any("--json" in each.opts for each in COMMANDS[name].params)]

@@ -23,6 +23,7 @@ ONLY_DO = {
     "run stop": "says what the driver answered",
     "run extend": "says what the driver answered",
     "run export": "writes a file that programs read",
+    "web": "its documents are at the addresses under /api/",
     "stock init": "says where it made a stockroom; `stock status --json` shows it",
     "stock clone": "says where it made a stockroom; `stock status --json` shows it",
     "stock remote forget": "says that it is done",

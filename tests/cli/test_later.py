@@ -123,7 +123,22 @@ def test_a_command_that_is_imported_later_has_the_help_that_it_is_listed_with(la
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ([""], ["demo", "plan", "version", "experiment", "create", "run", "data", "store", "model", "stock"]),
+        (
+            [""],
+            [
+                "demo",
+                "plan",
+                "version",
+                "experiment",
+                "create",
+                "run",
+                "data",
+                "store",
+                "model",
+                "web",
+                "stock",
+            ],
+        ),
         (["r"], ["run"]),
         (["run", "re"], ["resume"]),
         (["data", "cache", "l"], ["list"]),

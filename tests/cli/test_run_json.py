@@ -28,8 +28,11 @@ LISTED = {
     "begun": "text",
     "num_trials": "int",
     "metric": "text",
+    "mode": "text",
     "best": "float",
     "driver": None,
+    "driven_seconds": "float",
+    "unit_seconds": "float",
     "error": None,
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,10 +12,10 @@ import typer
 from rich.table import Table
 
 from hopyard.cli.terminal import JsonOption, console, say, show_json
+from hopyard.documents.plans import Preview, plan_json, preview_of
 from hopyard.errors import UsageError
 from hopyard.hopper.plan import Estimate
 from hopyard.hopper.plan import plan as estimate
-from hopyard.search.preview import length_unit, preview_table
 from hopyard.wording import counted
 
 
@@ -39,7 +38,7 @@ def plan(
 ) -> None:
     """Estimate time, bytes moved and worker hours of a search; show what a searcher would do."""
     config = None if searcher is None else _config(searcher)
-    preview = None if config is None else _preview(config)
+    preview = None if config is None else preview_of(config)
     if workers is None and preview is not None:
         _show(preview, None, as_json)
         return
@@ -75,58 +74,14 @@ def plan(
     _show(preview, estimates, as_json)
 
 
-@dataclass(frozen=True)
-class _Preview:
-    """What a searcher would do: groups of trials and the units of each, and what the units are."""
-
-    unit: str
-    groups: list[tuple[int, int]]
-
-    @property
-    def trials(self) -> int:
-        return sum(number for number, _ in self.groups)
-
-    @property
-    def units(self) -> int:
-        return sum(number * units for number, units in self.groups)
-
-
-def _preview(config: dict[str, Any]) -> _Preview:
-    return _Preview(length_unit(config) or "units", preview_table(config))
-
-
-def _show(preview: _Preview | None, estimates: list[Estimate] | None, as_json: bool) -> None:
+def _show(preview: Preview | None, estimates: list[Estimate] | None, as_json: bool) -> None:
     if as_json:
-        show_json({"searcher": _preview_json(preview), "estimates": _estimates_json(estimates)})
+        show_json(plan_json(preview, estimates))
         return
     if preview is not None:
         _print_preview(preview)
     if estimates is not None:
         _print_estimates(estimates)
-
-
-def _preview_json(preview: _Preview | None) -> dict[str, Any] | None:
-    if preview is None:
-        return None
-    groups = [{"num_trials": trials, "units_each": units} for trials, units in preview.groups]
-    return {"unit": preview.unit, "num_trials": preview.trials, "units": preview.units, "groups": groups}
-
-
-def _estimates_json(estimates: list[Estimate] | None) -> list[dict[str, Any]] | None:
-    if estimates is None:
-        return None
-    return [
-        {
-            "way": each.way,
-            "total_seconds": each.seconds,
-            "worker_hours": each.worker_hours,
-            "moved_bytes": round(each.bytes_moved),
-            "stored_bytes": round(each.bytes_stored),
-            "bucket_read_bytes": round(each.bytes_read),
-            "bucket_requests": round(each.requests),
-        }
-        for each in estimates
-    ]
 
 
 def _print_estimates(estimates: list[Estimate]) -> None:
@@ -151,7 +106,7 @@ def _missing(options: list[str]) -> UsageError:
     )
 
 
-def _print_preview(preview: _Preview) -> None:
+def _print_preview(preview: Preview) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("trials", justify="right")
     table.add_column(f"{preview.unit} each", justify="right")

@@ -12,7 +12,7 @@ from hopyard.cli.run_stores import RunId, StorePath, open_existing
 from hopyard.cli.terminal import JsonOption, console, say, show_json
 from hopyard.documents.runs import compared_json
 from hopyard.tune import Run, open_run
-from hopyard.tune.compare import compare
+from hopyard.tune.compare import compared_rows
 from hopyard.tune.describing import describe_epochs, describe_number, describe_params
 
 
@@ -34,7 +34,7 @@ def compare_command(
 
 def show_compared(runs: Sequence[Run], as_json: bool) -> None:
     """Show runs side by side."""
-    found = compare(runs).to_dict("records")
+    found = compared_rows(runs)
     if as_json:
         show_json(compared_json(found))
         return

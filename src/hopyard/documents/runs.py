@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from hopyard.errors import Evidence, StorageError
 from hopyard.hopper.history import Totals
 from hopyard.hopper.state import RunState, TrialState
-from hopyard.tune import Run
 from hopyard.tune.describing import describe_state, is_endless
 from hopyard.tune.listing import RunSummary
 from hopyard.tune.rows import epochs_of, replicate_row
@@ -17,17 +16,37 @@ from hopyard.tune.rows import epochs_of, replicate_row
 UNREADABLE = "unreadable"
 
 
+class DescribedRun(Protocol):
+    """A run with all that its document says of it; ``hopyard.tune.Run`` is one."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def holder(self) -> dict[str, Any] | None: ...
+    @property
+    def settings(self) -> dict[str, Any]: ...
+    @property
+    def state(self) -> RunState: ...
+
+
 def summary_json(run_id: str, run: RunSummary | StorageError) -> dict[str, Any]:
     """A run of a list; a run that cannot be read has the reason in ``error``, and null in place of the rest. ``error``
     of another one is the failure for which its driver gave up, or null."""
-    keys = ("begun", "num_trials", "metric", "best", "driver")
+    keys = ("begun", "num_trials", "metric", "mode", "best", "driver", "driven_seconds", "unit_seconds")
     if isinstance(run, StorageError):
         return {"run": run_id, "status": UNREADABLE, **dict.fromkeys(keys), "error": str(run)}
-    values = (time_json(run.created), run.trials, run.metric, run.best, driver_json(run.holder))
+    values = (
+        time_json(run.created), run.trials, run.metric, run.header["metric"]["mode"], run.best, driver_json(run.holder),
+        run.seconds, run.unit_seconds,
+    )  # fmt: skip
     return {"run": run_id, "status": run.status, **dict(zip(keys, values, strict=True)), "error": run.error}
 
 
-def run_json(run: Run, totals: Totals, broken: Sequence[str], most: int | None = None) -> dict[str, Any]:
+def run_json(
+    run: DescribedRun, totals: Totals, broken: Sequence[str] | None, most: int | None = None
+) -> dict[str, Any]:
     """A run with its trials, best first; ``most``: only so many of them."""
     state, header = run.state, run.state.header
     return {
@@ -44,14 +63,15 @@ def run_json(run: Run, totals: Totals, broken: Sequence[str], most: int | None =
         "epochs": None if is_endless(state) else state.num_epochs,
         "partitions": state.layout.train,
         "num_trials": len(state.trials),
-        "trials": [_trial(state, trial) for trial in state.ranked()[:most]],
-        "schedule": _schedule(totals),
+        "trials": [trial_json(state, trial) for trial in state.ranked()[:most]],
+        "schedule": totals_json(totals),
         "broken_rules": broken,
         "error": error_json(state.gave_up),
     }
 
 
-def _trial(state: RunState, trial: TrialState) -> dict[str, Any]:
+def trial_json(state: RunState, trial: TrialState) -> dict[str, Any]:
+    """A trial, as it is at its best epoch."""
     best = trial.best
     return {
         "trial": trial.number,
@@ -73,7 +93,8 @@ def error_json(error: Evidence | None) -> dict[str, Any] | None:
     return None if error is None else error.to_json()
 
 
-def _schedule(totals: Totals) -> dict[str, Any]:
+def totals_json(totals: Totals) -> dict[str, Any]:
+    """The schedule in numbers."""
     traffic = totals.traffic
     return {
         "units": totals.units,

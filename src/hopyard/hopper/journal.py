@@ -101,12 +101,22 @@ class JournalFollower:
         if from_end:
             self._segments.seek_end()
 
+    @property
+    def share(self) -> float:
+        """The share of the records that is read, 0 to 1, as far as the last listing knows."""
+        return self._segments.last / self._segments.highest if self._segments.highest else 0.0
+
+    def records(self) -> Iterator[JournalRecord]:
+        """The records since the last call, one by one; to be read to their end."""
+        for body in self._segments.read():
+            yield from map(json.loads, body.splitlines())
+
     def new(self) -> list[JournalRecord]:
         """The records since the last call. If there are none, and there is a run, this costs one listing."""
         found: list[JournalRecord] = []
         try:
-            for body in self._segments.read():
-                found += map(json.loads, body.splitlines())
+            for record in self.records():
+                found.append(record)
         except StorageError:  # the next call finds it again
             if not found:
                 raise

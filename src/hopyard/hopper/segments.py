@@ -60,6 +60,7 @@ class Segments:
     Attributes:
         last: the number that was read or appended last; ``read`` and ``append`` go on after it.
         archived: the highest number in an archive, as far as this object knows.
+        highest: the highest number in the last listing.
         torn: number and size of the last segment if it is damaged: power failed while it was written.
 
     Args:
@@ -70,6 +71,7 @@ class Segments:
         self._store = store
         self.last: int = 0
         self.archived: int = 0
+        self.highest: int = 0
         self.torn: tuple[int, int] | None = None
         self._is_from_archive = False
         """Whether the segment ``last`` was read from an archive: a torn one came behind it, and was cut off."""
@@ -155,7 +157,9 @@ class Segments:
             else:
                 numbers.append(self._number(first))
         self.archived = max((archive.last for archive in archives), default=0)
-        return _Listing(tuple(sorted(archives)), frozenset(numbers))
+        listing = _Listing(tuple(sorted(archives)), frozenset(numbers))
+        self.highest = listing.highest
+        return listing
 
     def _number(self, digits: str) -> int:
         if len(digits) != _DIGITS or not digits.isdigit():

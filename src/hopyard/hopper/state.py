@@ -17,7 +17,7 @@ Records::
     {"r": "back", "t", "why", "forget"}                                  trials go on from what is durable
     {"r": "again", "t", "z", "why", "error"}                             so does one that failed, which may be restarted
     {"r": "end", "t", "status", "error", "by"}                           a trial ended
-    {"r": "finish", "status", "trials", "best"}                          the run ended
+    {"r": "finish", "status", "trials", "best", "seconds", "unit_seconds"}   the run ended
 
 A trial that failed goes on, too, if it is taken ``back``, and one that was completed by an ``extend``. Trials to
 ``forget`` were begun because others had failed, and had done nothing.
@@ -342,7 +342,17 @@ class RunState:
     def summary(self) -> dict[str, Any]:
         """Summary of the run for a ``finish`` record, so that a list of runs need not read more."""
         best = None if self.best is None else self.trials[self.best].best
-        return {"trials": len(self.trials), "best": best.value if best else None}
+        return {
+            "trials": len(self.trials),
+            "best": best.value if best else None,
+            "seconds": self.clock,
+            "unit_seconds": self.unit_seconds,
+        }
+
+    @property
+    def unit_seconds(self) -> float:
+        """Seconds that workers have spent in units, of all trials."""
+        return math.fsum(trial.seconds for trial in self.trials.values())
 
     def ranked(self) -> list[TrialState]:
         """All trials, best first; with replicates by point, of each first those that count in its mean."""

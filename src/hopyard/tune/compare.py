@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hopyard.errors import UsageError
-from hopyard.tune.rows import epochs_of
+from hopyard.tune.rows import Row, epochs_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +32,11 @@ def compare(runs: Sequence[Run]) -> pd.DataFrame:
     """
     import pandas as pd
 
+    return pd.DataFrame(compared_rows(runs), columns=list(COLUMNS))
+
+
+def compared_rows(runs: Sequence[Run]) -> list[Row]:
+    """The rows of :func:`compare`, without pandas."""
     if not runs:
         raise UsageError("compare was given no runs, but needs at least one. Write compare([run, other]).")
     settings = [_settings_of(run) for run in runs]
@@ -56,7 +61,7 @@ def compare(runs: Sequence[Run]) -> pd.DataFrame:
                 "note": _note(run, runs[0]),
             }
         )
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return rows
 
 
 def _settings_of(run: Run) -> dict[str, Any]:

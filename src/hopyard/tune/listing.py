@@ -30,6 +30,7 @@ class RunSummary:
         best: the best value so far, None without any.
         holder: who drives it now (``host``, ``pid``, ``since``), or None.
         header: the first record of its journal.
+        seconds: that it was driven; unit_seconds: that workers spent in units, of all trials.
         error: the failure for which its last driver gave up, or None: see ``RunState.gave_up``.
     """
 
@@ -41,6 +42,8 @@ class RunSummary:
     best: float | None
     holder: dict[str, Any] | None
     header: JournalRecord
+    seconds: float
+    unit_seconds: float
     error: str | None = None
 
 
@@ -102,13 +105,18 @@ def summary(store: Store, run_id: str) -> RunSummary:
     metric = header["metric"]["key"]
     if last["r"] == "finish":
         return RunSummary(
-            run_id, last["status"], header["created"], last["trials"], metric, last["best"], held, header
-        )
-    state = read_state(read_records(folder))
+            run_id, last["status"], header["created"], last["trials"], metric, last["best"], held, header,
+            last["seconds"], last["unit_seconds"],
+        )  # fmt: skip
+    return summary_of(run_id, read_state(read_records(folder)), held)
+
+
+def summary_of(run_id: str, state: RunState, held: dict[str, Any] | None) -> RunSummary:
+    """A run in a line, from its state."""
     best = None if state.best is None else state.trials[state.best].best
     return RunSummary(
-        run_id, status_of(state, held), header["created"], len(state.trials), metric,
-        best.value if best else None, held, header,
+        run_id, status_of(state, held), state.header["created"], len(state.trials), state.metric.key,
+        best.value if best else None, held, state.header, state.clock, state.unit_seconds,
         None if state.gave_up is None else f"{state.gave_up.kind}: {state.gave_up.message}",
     )  # fmt: skip
 

@@ -64,6 +64,18 @@ def verify(
             )
         return _verified([(data.store, data.manifest)], [], progress)
     store = data if isinstance(data, Store) else open_store(data)
+    found, problems = list_prepared(store)
+    if not found and not problems:
+        raise NotFoundError(
+            f"{store.url} holds no prepared dataset: there is no {MANIFEST_NAME} in it. Check the path, or prepare one "
+            "with prepare(data, store=...)."
+        )
+    return _verified(found, problems, progress)
+
+
+def list_prepared(store: Store) -> tuple[list[tuple[Store, Manifest]], list[str]]:
+    """The prepared datasets in a store with their manifests, and manifests and files in words that are damaged or
+    unfinished."""
     found: list[tuple[Store, Manifest]] = []
     problems: list[str] = []
     for place in _places(store):
@@ -77,12 +89,7 @@ def verify(
                 except (CorruptError, FormatError) as error:
                     problems.append(str(error))
         problems += _leftovers(names, place)
-    if not found and not problems:
-        raise NotFoundError(
-            f"{store.url} holds no prepared dataset: there is no {MANIFEST_NAME} in it. Check the path, or prepare one "
-            "with prepare(data, store=...)."
-        )
-    return _verified(found, problems, progress)
+    return found, problems
 
 
 def _places(store: Store) -> list[Store]:

@@ -1,0 +1,71 @@
+"""``hopyard web``: the dashboard."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from typing import Annotated, Any
+
+import typer
+
+from hopyard.cli.terminal import say
+from hopyard.errors import UsageError
+from hopyard.missing import missing_extra
+
+_MOST_PORTS = 65535
+
+
+def web(
+    stores: Annotated[
+        list[str], typer.Argument(help="Stores and stockrooms to show: paths, or URLs of stores.")
+    ],
+    port: Annotated[
+        int, typer.Option(help="Where it listens; 0: any that is free.", min=0, max=_MOST_PORTS)
+    ] = 7450,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Another name of this machine that browsers ask for, as behind a proxy."),
+    ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Give no commands to runs, not even with the token.")
+    ] = False,
+) -> None:
+    """Show runs, data and versions in a browser, live. It listens on 127.0.0.1 and changes nothing; Ctrl-C ends it."""
+    try:
+        import uvicorn
+
+        from hopyard.web.app import NOT_BUILT, STATIC, dashboard
+    except ModuleNotFoundError as error:
+        if error.name not in ("uvicorn", "starlette"):
+            raise
+        raise missing_extra(error.name, "web", "The dashboard") from None
+    from hopyard.web.places import find_places
+
+    places = find_places(stores)
+    with _listening(port) as listening:
+        own = listening.getsockname()[1]
+        token = None if read_only else secrets.token_urlsafe(18)
+        app = dashboard(places, token, own, tuple(host or ()))
+        say(f"the dashboard of {', '.join(place.url for place in places)}: http://127.0.0.1:{own}")
+        if token is not None:
+            say(f"to pause, stop or extend runs there, enter the token {token}")
+        if not (STATIC / "index.html").exists():
+            say(NOT_BUILT, style="yellow")
+        say("Ctrl-C ends it; the runs go on.")
+        settings: dict[str, Any] = {"log_level": "warning", "access_log": False, "lifespan": "off"}
+        uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **settings)).run(sockets=[listening])
+
+
+def _listening(port: int) -> socket.socket:
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+    except OSError as error:
+        listening.close()
+        raise UsageError(
+            f"port {port} cannot be listened on ({error.strerror}); another dashboard may. Open that, or choose "
+            "another by --port, 0 for any that is free."
+        ) from None
+    listening.listen()
+    return listening

@@ -1,0 +1,86 @@
+"""Importance of hyperparameters: how much of the difference between good trials and all trials each one explains."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from hopyard.errors import UsageError
+from hopyard.missing import missing_extra
+
+FEWEST = 8
+"""Trials below which nothing is said."""
+
+_LOG = 100
+"""Ratio of the largest to the smallest value from which on positive numbers are compared by their logarithms."""
+
+
+def importances(params: Sequence[Mapping[str, Any]], values: Sequence[float]) -> dict[str, float]:
+    """The importance of each hyperparameter that all trials have and that differs between them, by PED-ANOVA
+    (Watanabe et al., IJCAI 2023) as Optuna computes it. They add up to 1.
+
+    Args:
+        params: of each trial, by name.
+        values: of each trial; the smaller, the better. Trials whose value is no finite number do not count.
+
+    Raises:
+        UsageError: there are fewer than ``FEWEST`` trials, or none of their hyperparameters differs.
+        MissingExtraError: Optuna is not installed.
+    """
+    kept = [(point, value) for point, value in zip(params, values, strict=True) if math.isfinite(value)]
+    if len(kept) < FEWEST:
+        raise UsageError(
+            f"{len(kept)} trials have a result; the importance of hyperparameters is told from {FEWEST} on. Wait for "
+            "more."
+        )
+    names = [name for name in kept[0][0] if all(name in point for point, _ in kept)]
+    columns = {name: [point[name] for point, _ in kept] for name in names}
+    columns = {name: column for name, column in columns.items() if len({_text(each) for each in column}) > 1}
+    if not columns:
+        raise UsageError("no hyperparameter differs between the trials that have a result. Search over one.")
+    if find_spec("optuna") is None:
+        raise missing_extra("optuna", "search", "The importance of hyperparameters")
+    return _evaluated(columns, [value for _, value in kept])
+
+
+def _evaluated(columns: Mapping[str, Sequence[Any]], values: Sequence[float]) -> dict[str, float]:
+    import optuna
+
+    from hopyard.search.optuna import quiet
+
+    distributions = {name: _distribution(column) for name, column in columns.items()}
+    with quiet():
+        study = optuna.create_study(storage=optuna.storages.InMemoryStorage())
+        for row, value in enumerate(values):
+            point = {
+                name: column[row] if _is_number(distributions[name]) else _text(column[row])
+                for name, column in columns.items()
+            }
+            study.add_trial(optuna.create_trial(params=point, distributions=distributions, value=value))
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+        found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return {name: float(share) for name, share in found.items()}
+
+
+def _distribution(column: Sequence[Any]) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    numbers = [each for each in column if isinstance(each, int | float) and not isinstance(each, bool)]
+    if len(numbers) < len(column) or not all(math.isfinite(each) for each in numbers):
+        return CategoricalDistribution(sorted({_text(each) for each in column}))
+    low, high = min(numbers), max(numbers)
+    log = low > 0 and high / low >= _LOG
+    if all(isinstance(each, int) for each in numbers):
+        return IntDistribution(int(low), int(high), log=log)
+    return FloatDistribution(float(low), float(high), log=log)
+
+
+def _is_number(distribution: Any) -> bool:
+    return hasattr(distribution, "low")
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)

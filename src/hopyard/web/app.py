@@ -1,0 +1,104 @@
+"""The dashboard's server: which address gives which document."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+
+from hopyard import __version__
+from hopyard.errors import HopyardError
+from hopyard.web.answers import answer, refused
+from hopyard.web.data_pages import DataPages
+from hopyard.web.guard import Guard
+from hopyard.web.places import Place, place_json
+from hopyard.web.plan_pages import plan_answer
+from hopyard.web.run_pages import RunPages
+from hopyard.web.stock_pages import StockPages
+
+STATIC = Path(__file__).parent / "static"
+"""The built pages: in an installed package, or where ``make dashboard`` was run."""
+
+NOT_BUILT = (
+    "the pages of the dashboard are not built in this checkout. Run `make dashboard` there, which needs Node.js 20 or "
+    "later; an installed package has them. The documents under /api/ are served without them."
+)
+_SMALLEST = 1024
+
+
+def dashboard(
+    places: list[Place],
+    token: str | None,
+    port: int | None = None,
+    hosts: tuple[str, ...] = (),
+    static: Path = STATIC,
+) -> Starlette:
+    """The dashboard of some stores and stockrooms as an ASGI application.
+
+    Args:
+        token: needed for commands to runs; None: there are no commands.
+        port: that it will listen on; None: any, where there is no socket.
+        hosts: names besides those of this machine under which it is asked for.
+        static: folder of the built pages.
+    """
+    runs, data, stock = RunPages(places, token), DataPages(places), StockPages(places)
+
+    def shown(request: Request) -> Response:
+        document = {"version": __version__, "control": token is not None}
+        return answer(document | {"places": [place_json(place) for place in places]})
+
+    return Starlette(
+        routes=[
+            Mount(
+                "/api",
+                routes=[
+                    Route("/places", shown),
+                    *runs.routes(),
+                    *data.routes(),
+                    *stock.routes(),
+                    Route("/plan", plan_answer, methods=["POST"]),
+                    Route("/{rest:path}", _unknown),
+                ],
+            ),
+            Route("/{path:path}", _Pages(static).get),
+        ],
+        middleware=[
+            Middleware(Guard, port=port, hosts=hosts),
+            Middleware(GZipMiddleware, minimum_size=_SMALLEST, compresslevel=4),
+        ],
+        exception_handlers={HopyardError: refused, OSError: refused},
+    )
+
+
+def _unknown(request: Request) -> Response:
+    return JSONResponse(
+        {"error": f"there is no {request.url.path}. /api/places says what is shown here."}, status_code=404
+    )
+
+
+class _Pages:
+    """Files of the built pages: each has one address; all others are the page itself, which reads its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def get(self, request: Request) -> Response:
+        known = {path.name: path for path in self._folder.glob("*") if path.is_file()}
+        if "index.html" not in known:
+            return Response(NOT_BUILT + "\n", 503, media_type="text/plain")
+        name = request.path_params["path"].rpartition("/")[2]
+        path = known.get(name, known["index.html"])
+        return Response(path.read_bytes(), media_type=_MEDIA.get(path.suffix, "application/octet-stream"))
+
+
+_MEDIA = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}

@@ -1,0 +1,122 @@
+"""Places that the dashboard shows: stores and stockrooms."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hopyard.errors import HopyardError, NotFoundError, UsageError
+from hopyard.stockroom import StockRoom
+from hopyard.storage import LocalStore, Store, open_store
+
+
+@dataclass(frozen=True)
+class Place:
+    """A store or a stockroom.
+
+    Attributes:
+        number: position among those given, from 0.
+        url: as it was given, without what is secret in it.
+        kind: of it.
+        given: path or URL.
+    """
+
+    number: int
+    url: str
+    kind: Literal["store", "stockroom"]
+    given: str
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether each look at it is a request to another machine."""
+        return "://" in self.given and not self.given.startswith("file:")
+
+    def store(self) -> Store:
+        """The store.
+
+        Raises:
+            UsageError: it is a stockroom.
+            NotFoundError: it has vanished.
+        """
+        if self.kind != "store":
+            raise UsageError(
+                f"{self.url} is a stockroom, which holds no runs of its own. Look at its versions."
+            )
+        return _existing(self.given)
+
+    def stockroom(self) -> StockRoom:
+        """The stockroom, open for reading; nothing is fetched for it.
+
+        Raises:
+            UsageError: it is a store.
+            NotFoundError: it has vanished.
+        """
+        if self.kind != "stockroom":
+            raise UsageError(f"{self.url} is a store, which has no versions. Look at its runs and data.")
+        return StockRoom(self.given, fetch="never")
+
+    def problem(self) -> str | None:
+        """Why it cannot be looked at now, or None."""
+        try:
+            if self.kind == "store":
+                self.store()
+            else:
+                self.stockroom().close()
+        except HopyardError as error:
+            return str(error)
+        return None
+
+
+def find_places(given: Sequence[str]) -> list[Place]:
+    """The places at some paths and URLs: a folder in a stockroom is that stockroom, all else is a store.
+
+    Raises:
+        UsageError: none was given, or one twice.
+        NotFoundError: there is nothing at one of them.
+    """
+    if not given:
+        raise UsageError("no store was given, but the dashboard shows at least one. Write hopyard web STORE.")
+    doubled = next((each for index, each in enumerate(given) if each in given[:index]), None)
+    if doubled is not None:
+        raise UsageError(f"{doubled} was given twice; each store is shown once. Give it once.")
+    return [_place(number, each) for number, each in enumerate(given)]
+
+
+def _place(number: int, given: str) -> Place:
+    if "://" not in given and Path(given).is_dir() and not (Path(given) / "runs").is_dir():
+        with contextlib.suppress(NotFoundError), StockRoom(given, fetch="never") as room:
+            if room.place.root.resolve() == Path(given).resolve():
+                return Place(number, given, "stockroom", given)
+    return Place(number, _existing(given).url, "store", given)
+
+
+def _existing(given: str) -> Store:
+    store = open_store(given)
+    if isinstance(store, LocalStore) and not Path(store.url).is_dir():
+        raise NotFoundError(
+            f"{given} is no directory, so it holds no runs. Give the path that LocalStore(...) was given, or the "
+            "folder of a stockroom; if it was moved, start the dashboard again with its new path."
+        )
+    return store
+
+
+def place_of(places: Sequence[Place], number: int | str) -> Place:
+    """The place with a number.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    known = {str(place.number): place for place in places}
+    if str(number) not in known:
+        raise NotFoundError(
+            f"there is no store number {number}; there are {', '.join(known)}. /api/places lists them."
+        )
+    return known[str(number)]
+
+
+def place_json(place: Place) -> dict[str, Any]:
+    """A place, and why it cannot be looked at, if so."""
+    return {"place": str(place.number), "url": place.url, "kind": place.kind, "error": place.problem()}

@@ -1,0 +1,310 @@
+"""Addresses of runs: list, documents, curves, schedules, events, and commands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from hopyard.documents.runs import compared_json
+from hopyard.errors import HopyardError, StorageError, UsageError
+from hopyard.experiment.logs import read_logs
+from hopyard.hopper.journal import FOLDER, first_and_last, holder
+from hopyard.search.importance import importances
+from hopyard.storage import Store
+from hopyard.tune import list_runs, open_run
+from hopyard.tune.asking import ask
+from hopyard.tune.callbacks import flat_params
+from hopyard.tune.compare import compared_rows
+from hopyard.tune.listing import RunSummary, find_run, summary
+from hopyard.web.answers import answer, event, status_of
+from hopyard.web.guard import is_token
+from hopyard.web.places import Place, place_of
+from hopyard.web.requests import body, number, whole
+from hopyard.web.runs import (
+    changes_json,
+    curves_bytes,
+    described_json,
+    listed_json,
+    metrics_of,
+    reading_json,
+    schedule_bytes,
+    trial_detail_json,
+)
+from hopyard.web.watched import WatchedRun, WatchedRuns
+
+_LIST_SECONDS = 2.0
+_REMOTE_LIST_SECONDS = 15.0
+_PATIENCE = 0.5
+"""Seconds that a page waits for a journal that is read for the first time, before it is told how far that is."""
+_MOST_LINES = 5000
+_MOST_COMPARED = 50
+_BYTES = "application/octet-stream"
+
+
+class RunPages:
+    """Answers about runs, and passes on commands to them.
+
+    Args:
+        places: stores whose runs are shown.
+        token: needed for commands; None: there are none.
+    """
+
+    def __init__(self, places: list[Place], token: str | None) -> None:
+        self._places, self._token = places, token
+        self._watched = WatchedRuns()
+        self._ended: dict[tuple[int, str], tuple[list[tuple[str, int]], RunSummary]] = {}
+        """Runs that have ended: what their journals consisted of, and their summaries."""
+
+    def routes(self) -> list[Route]:
+        """The addresses."""
+        run = "/runs/{place:int}/{run}"
+        return [
+            Route("/runs", self._list),
+            Route("/runs/events", self._list_events),
+            Route("/runs/compare", self._compare),
+            Route(run, self._describe),
+            Route(f"{run}/events", self._events),
+            Route(f"{run}/curves", self._curves),
+            Route(f"{run}/schedule", self._schedule),
+            Route(f"{run}/importance", self._importance),
+            Route(f"{run}/trials/{{trial:int}}", self._trial),
+            Route(f"{run}/logs", self._logs),
+            Route(f"{run}/commands", self._command, methods=["POST"]),
+        ]
+
+    # The list
+
+    def _list(self, request: Request) -> Response:
+        return answer({"runs": list(self._rows())})
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        for place in self._places:
+            if place.kind == "store":
+                try:
+                    store = place.store()
+                    run_ids = list_runs(store)
+                except StorageError:
+                    continue  # the list of places says so
+                for run_id in run_ids:
+                    yield listed_json(place.number, run_id, self._found(place, run_id))
+
+    def _found(self, place: Place, run_id: str) -> RunSummary | WatchedRun | StorageError:
+        key = (place.number, run_id)
+        try:
+            folder = find_run(place.store(), run_id)
+            held = holder(folder)
+            known = self._ended.get(key)
+            if held is None and known is not None and known[0] == _size(folder):
+                return known[1]
+            if held is None and first_and_last(folder)[1].get("r") == "finish":
+                size, found = _size(folder), summary(place.store(), run_id)
+                self._ended[key] = (size, found)
+                return found
+            run = self._run(place, run_id)
+            run.refresh()
+            return run
+        except StorageError as error:
+            return error
+
+    async def _list_events(self, request: Request) -> Response:
+        every = _REMOTE_LIST_SECONDS if any(place.is_remote for place in self._places) else _LIST_SECONDS
+        known: dict[tuple[str, str], Any] | None = None
+
+        async def events() -> AsyncIterator[bytes]:
+            nonlocal known
+            while not await request.is_disconnected():
+                rows = await run_in_threadpool(lambda: list(self._rows()))
+                now = {(row["place"], row["run"]): row for row in rows}
+                before = now if known is None else known
+                changed = [row for key, row in now.items() if before.get(key) != row]
+                gone = [{"place": place, "run": run} for place, run in before if (place, run) not in now]
+                if changed or gone or known is None:
+                    yield event("runs", {"runs": changed, "gone": gone})
+                known = now
+                await asyncio.sleep(every)
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    def _compare(self, request: Request) -> Response:
+        asked = request.query_params.getlist("run")
+        if not 1 <= len(asked) <= _MOST_COMPARED:
+            raise UsageError(f"{len(asked)} runs are to be compared; choose from 1 to {_MOST_COMPARED}.")
+        runs = []
+        for each in asked:
+            number, _, run_id = each.partition("/")
+            runs.append(open_run(place_of(self._places, number).store(), run_id))
+        return answer(compared_json(compared_rows(runs)))
+
+    # One run
+
+    def _describe(self, request: Request) -> Response:
+        run = self._of(request)
+        return self._looked_at(run, lambda: answer(described_json(run)))
+
+    def _looked_at(self, run: WatchedRun, look: Callable[[], Response]) -> Response:
+        """An answer from the run as it is now; how far its journal is read, if that takes long."""
+        if not run.lock.acquire(timeout=_PATIENCE):
+            share = run.reading
+            if share is not None:
+                return answer(reading_json(run, share))
+            run.lock.acquire()
+        try:
+            run.refresh()
+            return look()
+        finally:
+            run.lock.release()
+
+    def _curves(self, request: Request) -> Response:
+        run = self._of(request)
+        metric = request.query_params.get("metric")
+        return self._looked_at(
+            run,
+            lambda: Response(curves_bytes(run, metric or metrics_of(run.state)[0]), media_type=_BYTES),
+        )
+
+    def _schedule(self, request: Request) -> Response:
+        run = self._of(request)
+        begin, end = number(request, "begin", None), number(request, "end", None)
+        pixels = whole(request, "pixels", 2000, 1, 20_000)
+        return self._looked_at(
+            run, lambda: Response(schedule_bytes(run, begin, end, pixels), media_type=_BYTES)
+        )
+
+    def _trial(self, request: Request) -> Response:
+        run = self._of(request)
+        trial = request.path_params["trial"]
+        return self._looked_at(run, lambda: answer(trial_detail_json(run, trial)))
+
+    def _importance(self, request: Request) -> Response:
+        run = self._of(request)
+        with run.lock:
+            run.refresh()
+            state = run.state
+            points = [
+                (flat_params(trial.params), state.metric.smaller_is_better(trial.best.value))
+                for trial in state.trials.values()
+                if trial.best is not None
+            ]
+        try:
+            found = importances([params for params, _ in points], [value for _, value in points])
+        except UsageError as error:
+            return answer({"importances": [], "error": str(error)})
+        ordered = sorted(found.items(), key=lambda item: -item[1])
+        listed = [{"name": name, "importance": share} for name, share in ordered]
+        return answer({"importances": listed, "error": None})
+
+    def _logs(self, request: Request) -> Response:
+        place, run_id = place_of(self._places, request.path_params["place"]), request.path_params["run"]
+        trial = request.query_params.get("trial")
+        after, most = whole(request, "after", 0, 0, 2**53), whole(request, "most", 500, 1, _MOST_LINES)
+        only = None if trial is None else whole(request, "trial", 0, 0, 2**31)
+        lines = list(islice(read_logs(place.store(), run_id, trial=only), after, after + most))
+        return answer(
+            {
+                "lines": [
+                    {name: getattr(line, name) for name in ("time", "trial", "worker", "stream", "text")}
+                    for line in lines
+                ],
+                "next": after + len(lines),
+            }
+        )
+
+    async def _events(self, request: Request) -> Response:
+        run = await run_in_threadpool(self._of, request)
+        resumed = request.headers.get("last-event-id") or request.query_params.get("since") or "0"
+        follower = _Follower(run, int(resumed) if resumed.isdigit() else 0)
+
+        async def events() -> AsyncIterator[bytes]:
+            while not await request.is_disconnected():
+                for each in await run_in_threadpool(follower.look):
+                    yield each
+                if follower.gone:
+                    self._watched.forget(request.path_params["place"], run.run_id)
+                    return
+                await asyncio.sleep(run.every)
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    async def _command(self, request: Request) -> Response:
+        if self._token is None:
+            return JSONResponse(
+                {"error": "this dashboard gives no commands. Start it without --read-only to steer runs."},
+                403,
+            )
+        if not is_token(request.headers.get("authorization"), self._token):
+            return JSONResponse(
+                {
+                    "error": "the token is missing or another one. Enter the token that hopyard web has printed."
+                },
+                403,
+            )
+        command = await body(request)
+        place, run_id = place_of(self._places, request.path_params["place"]), request.path_params["run"]
+
+        def tell() -> str:
+            return ask(find_run(place.store(), run_id), run_id, command)
+
+        try:
+            return answer({"said": await run_in_threadpool(tell)})
+        except HopyardError as error:
+            return JSONResponse({"error": str(error)}, status_of(error))
+
+    def _of(self, request: Request) -> WatchedRun:
+        return self._run(place_of(self._places, request.path_params["place"]), request.path_params["run"])
+
+    def _run(self, place: Place, run_id: str) -> WatchedRun:
+        return self._watched.get(place.number, place.store(), run_id, place.is_remote)
+
+
+class _Follower:
+    """What one page has been told of a run, and what comes next."""
+
+    def __init__(self, run: WatchedRun, version: int) -> None:
+        self._run, self._version = run, version
+        self._sent: dict[int, int] | None = None
+        self._status = ""
+        self.gone: bool = False
+
+    def look(self) -> list[bytes]:
+        """Events since the last look."""
+        run = self._run
+        if not run.lock.acquire(timeout=_PATIENCE):
+            share = run.reading
+            return [b": waiting\n\n" if share is None else event("reading", {"share": share})]
+        try:
+            run.refresh()
+            return list(self._events())
+        except StorageError as error:
+            self.gone = True
+            return [event("gone", {"error": str(error)})]
+        finally:
+            run.lock.release()
+
+    def _events(self) -> Iterator[bytes]:
+        run = self._run
+        if self._sent is None:  # the page asks for curves after it is connected
+            self._sent = {number: len(trial.ended_at) for number, trial in run.state.trials.items()}
+            yield event("changes", changes_json(run, self._version, self._sent), run.count)
+            self._version, self._status = run.count, run.status
+            return
+        for message in run.messages_since(self._version):
+            yield event("message", {"text": message})
+        if run.count > self._version or run.status != self._status:
+            yield event("changes", changes_json(run, self._version, self._sent), run.count)
+            if run.holder is None and run.status != self._status:
+                yield event("end", {"status": run.status})
+            self._version, self._status = run.count, run.status
+        else:
+            yield b": nothing new\n\n"
+
+
+def _size(folder: Store) -> list[tuple[str, int]]:
+    """Segments of a journal with their sizes, which differ when anything was written."""
+    return [(entry.name, entry.size) for entry in folder.list(FOLDER)]

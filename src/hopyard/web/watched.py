@@ -1,0 +1,228 @@
+"""Runs as the dashboard follows them: each record of a journal is read once, however many pages look at it."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.hopper.history import Summing, Totals, UnitFollower
+from hopyard.hopper.journal import JournalFollower, holder
+from hopyard.hopper.state import JournalRecord, RunState, TrialState
+from hopyard.storage import Store
+from hopyard.tune.listing import check_header, find_run, status_of
+
+LOCAL_SECONDS = 0.5
+"""Between two looks at a run in a directory."""
+REMOTE_SECONDS = 5.0
+"""Between two looks at a run in a store with a URL; each look is two requests."""
+
+PHASES = {"train": 0, "validate": 1}
+MERGED = 255
+
+_UNIT = np.dtype(
+    [
+        ("begin", "<f8"), ("end", "<f8"), ("worker", "<u4"), ("trial", "<u4"), ("partition", "<u4"), ("phase", "u1"),
+        ("epoch", "<u4"), ("trained", "<u4"),
+    ]
+)  # fmt: skip
+_PACKED = struct.Struct("<ddIIIBII")
+Units = npt.NDArray[Any]
+"""Units of trials, each by itself: begin and end in seconds since the run began, worker, trial, partition, phase
+(``PHASES``), epoch, train units that the trial had done before."""
+
+
+class _Compact(dict[str, Any]):
+    """A trial's history whose values take eight bytes each."""
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """The values of a metric."""
+        return super().setdefault(name, array("d"))
+
+
+class _Units:
+    """The committed units of a run, added as the journal gives them."""
+
+    def __init__(self) -> None:
+        self._rows = bytearray()
+
+    def add(self, unit: JournalRecord) -> None:
+        for number in unit["t"]:
+            phase = PHASES.get(unit["ph"], 1)
+            self._rows += _PACKED.pack(
+                unit["a"], unit["z"], unit["w"], number, unit["p"], phase, unit["e"], unit["n"]
+            )
+
+    def table(self) -> Units:
+        return np.frombuffer(self._rows, dtype=_UNIT).copy()
+
+
+class WatchedRun:
+    """A run of which the records are read as they come. Any thread may call it.
+
+    Attributes:
+        run_id: its name in the store.
+        count: records read so far; the version of all that is shown of it.
+        state: what they lead to.
+        holder: who drives it now, or None.
+        every: seconds between two looks at it.
+    """
+
+    def __init__(
+        self, store: Store, run_id: str, every: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.run_id = run_id
+        self.every: float = every
+        self._store, self._clock = store, clock
+        self._lock = threading.RLock()
+        self._folder = find_run(store, run_id)
+        self._follower = JournalFollower(self._folder)
+        self._looked = -float("inf")
+        self.state = RunState()
+        self.holder: dict[str, Any] | None = None
+        self.count = 0
+        self._units, self._rows, self._sums = UnitFollower(), _Units(), Summing()
+        self._changed: dict[int, int] = {}
+        self._stopped_by: dict[int, str] = {}
+        self._messages: list[tuple[int, str]] = []
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the search was called with."""
+        settings: dict[str, Any] = self.state.header["settings"]
+        return settings
+
+    @property
+    def status(self) -> str:
+        """See ``Run.status``."""
+        return status_of(self.state, self.holder)
+
+    @property
+    def reading(self) -> float | None:
+        """The share of a long journal that is read so far, 0 to 1, while it is read for the first time; else None."""
+        return self._follower.share if self._looked < 0 else None
+
+    def refresh(self) -> bool:
+        """Read what is new, unless that was done a moment ago. Returns whether anything was.
+
+        Raises:
+            NotFoundError: the run, or its store, has vanished.
+            StorageError: it cannot be read.
+        """
+        with self._lock:
+            if self._clock() - self._looked < self.every:
+                return False
+            before = self.count, self.holder
+            held = holder(self._folder)  # before reading: what a driver writes is there before it lets go
+            for record in self._follower.records():
+                if self.count == 0:
+                    check_header([record], f"run {self.run_id} in {self._folder.url}")
+                self._take(record)
+            if self.count == 0 or (self.count == before[0] and held is None):
+                find_run(self._store, self.run_id)  # says so if it was deleted
+            self.holder, self._looked = held, self._clock()
+            return before != (self.count, self.holder)
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held while the state is looked at or changed."""
+        return self._lock
+
+    def _take(self, record: JournalRecord) -> None:
+        kind = record["r"]
+        self.state.apply(record)
+        self.count += 1
+        for unit in self._units.add(self.state, record):
+            self._rows.add(unit)
+            self._sums.add(unit)
+        numbers = record.get("t", ())
+        if kind == "trial":
+            trial = self.state.trials[record["n"]]
+            trial.history, trial.ended_at = _Compact(), array("d")  # type: ignore[assignment]
+            numbers = (trial.number,)
+        elif kind == "end":
+            numbers = (record["t"],)
+            if "by" in record:
+                self._stopped_by[record["t"]] = record["by"]
+        elif kind in ("session", "extend", "finish"):
+            numbers = self.state.trials
+        elif kind == "control" and record.get("trial") in self.state.trials:
+            numbers = (record["trial"],)
+        for number in numbers:
+            self._changed[number] = self.count
+        if message := _message(record):
+            self._messages.append((self.count, message))
+
+    def changed_since(self, version: int) -> list[TrialState]:
+        """Trials that have changed since."""
+        return [
+            self.state.trials[n] for n, at in self._changed.items() if at > version and n in self.state.trials
+        ]
+
+    def messages_since(self, version: int) -> list[str]:
+        """What happened since that is no result: commands of users, lost workers, extensions."""
+        return [text for at, text in self._messages if at > version]
+
+    def stopped_by(self, trial: TrialState) -> str | None:
+        """Who has stopped a trial: ``"user"``, ``"itself"``, ``"searcher"``; None: nobody."""
+        by = self._stopped_by.get(trial.number)
+        return by or ("searcher" if trial.status == "stopped" else None)
+
+    def rest(self) -> Iterator[JournalRecord]:
+        """Units that count, but of which earlier ones may still be undone."""
+        return self._units.rest()
+
+    def totals(self) -> Totals:
+        """Totals of the units that are known to count."""
+        return self._sums.totals()
+
+    def units(self) -> Units:
+        """The units that are known to count."""
+        return self._rows.table()
+
+
+def _message(record: JournalRecord) -> str | None:
+    kind = record["r"]
+    if kind == "lost":
+        trials = ", ".join(map(str, record["t"]))
+        return f"worker {record['w']} was lost in a unit of trial {trials}: {record['why']}"
+    if kind == "extend":
+        return (
+            f"the run is extended: num_models={record.get('num_models')}, num_epochs={record['num_epochs']}"
+        )
+    if kind == "control":
+        trial = "" if record.get("trial") is None else f" trial {record['trial']}"
+        refused = f", which was refused: {record['refused']}" if "refused" in record else ""
+        return f"a user's command: {record['do']}{trial}{refused}"
+    return None
+
+
+class WatchedRuns:
+    """All runs that pages have looked at."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: dict[tuple[int, str], WatchedRun] = {}
+
+    def get(self, place: int, store: Store, run_id: str, remote: bool) -> WatchedRun:
+        """The run, which is read by ``refresh``.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        key = (place, run_id)
+        with self._lock:
+            if key not in self._runs:
+                self._runs[key] = WatchedRun(store, run_id, REMOTE_SECONDS if remote else LOCAL_SECONDS)
+            return self._runs[key]
+
+    def forget(self, place: int, run_id: str) -> None:
+        """Begin anew at the next look: the run was deleted, or begun anew under the same name."""
+        with self._lock:
+            self._runs.pop((place, run_id), None)
