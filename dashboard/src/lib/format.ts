@@ -9,7 +9,8 @@ export function number(value: number | null | undefined): string {
   if (Number.isInteger(value) && Math.abs(value) < 1e15) return whole(value);
   const size = Math.abs(value);
   if (size >= 0.01 && size < 1e5) return signed(value.toFixed(4));
-  return signed(value.toPrecision(4).replace(/\.?0+(?=e|$)/, ''));
+  if (size >= 1e-4 && size < 1) return signed(String(Number(value.toPrecision(4))));
+  return signed(value.toExponential(3).replace('e+', 'e'));
 }
 
 /** At most four digits: for axes and cells of hyperparameters. */

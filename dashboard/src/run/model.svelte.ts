@@ -1,0 +1,130 @@
+/** A run as the page knows it: read once, then kept up to date by events. */
+
+import { announcer } from '../lib/announce.svelte';
+import type { Points, Run, RunChanges, Trial } from '../lib/api';
+import { api, ApiError, getBytes, getJson } from '../lib/client';
+import { Events } from '../lib/events.svelte';
+import { Resource } from '../lib/resource.svelte';
+import { parseCurves, withPoints, type Curves } from './curves';
+
+export class RunModel extends Resource<Run> {
+  /** By number. */
+  trials = $state.raw<Trial[]>([]);
+  curves = $state.raw<Curves | null>(null);
+  curvesError = $state<string | null>(null);
+  messages = $state.raw<string[]>([]);
+  gone = $state<string | null>(null);
+  share = $state<number | null>(null);
+  events = $state.raw<Events | null>(null);
+  #version = 0;
+  #waiting: RunChanges[] = [];
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #metric: string | null = null;
+  #isReading = false;
+
+  constructor(
+    readonly place: string,
+    readonly run: string,
+  ) {
+    super();
+    void this.read();
+  }
+
+  async read(): Promise<void> {
+    this.#isReading = true;
+    await this.load((signal) => getJson<Run>(api(['runs', this.place, this.run]), signal));
+    this.#isReading = false;
+    const run = this.value;
+    if (!run || this.error) {
+      if (this.error?.status === 410) this.gone = this.error.message;
+      return;
+    }
+    this.gone = null;
+    this.#version = run.version;
+    this.share = run.reading;
+    this.trials = run.trials.toSorted((a, b) => a.trial - b.trial);
+    if (this.#metric !== null) await this.readCurves(this.#metric);
+    this.events ??= new Events(() => api(['runs', this.place, this.run, 'events'], { since: this.#version }), {
+      reading: (event: { share: number }) => (this.share = event.share),
+      changes: (event: RunChanges) => this.#receive(event),
+      message: (event: { text: string }) => this.#say(event.text),
+      end: (event: { status: string }) => this.#ended(event.status),
+      gone: (event: { error: string }) => (this.gone = event.error),
+    });
+  }
+
+  async readCurves(metric: string): Promise<void> {
+    this.#metric = metric;
+    this.curvesError = null;
+    try {
+      const bytes = await getBytes(api(['runs', this.place, this.run, 'curves'], { metric }));
+      if (this.#metric === metric) this.curves = parseCurves(bytes, metric, this.trials);
+    } catch (error) {
+      if (this.#metric === metric) this.curvesError = error instanceof Error ? error.message : String(error);
+    }
+  }
+
+  close(): void {
+    clearTimeout(this.#timer);
+    this.drop();
+    this.events?.close();
+  }
+
+  #say(text: string): void {
+    this.messages = [...this.messages.slice(-19), text];
+    announcer.say(text);
+  }
+
+  #ended(status: string): void {
+    if (this.value && this.value.status !== status) this.value = { ...this.value, status, driver: null };
+  }
+
+  /** Changes are shown together, a few times a second. */
+  #receive(event: RunChanges): void {
+    this.#waiting.push(event);
+    this.#version = event.version;
+    this.#timer ??= setTimeout(() => this.#apply(), this.trials.length > 2000 ? 500 : 150);
+  }
+
+  #apply(): void {
+    this.#timer = undefined;
+    const events = this.#waiting;
+    this.#waiting = [];
+    const before = this.value;
+    if (!before || events.length === 0) return;
+    if (this.share !== null) {
+      // The journal was still being read: what is here is only its beginning.
+      this.share = null;
+      if (!this.#isReading) void this.read();
+      return;
+    }
+    const rows = new Map(this.trials.map((trial) => [trial.trial, trial]));
+    const points = new Map<number, Points[]>();
+    for (const event of events) {
+      for (const row of event.trials) rows.set(row.trial, row);
+      for (const [trial, each] of Object.entries(event.points)) {
+        const number = Number(trial);
+        points.set(number, [...(points.get(number) ?? []), each]);
+      }
+    }
+    const grown = rows.size !== this.trials.length;
+    const trials = [...rows.values()];
+    this.trials = grown ? trials.sort((a, b) => a.trial - b.trial) : trials;
+    if (this.curves && (grown || points.size > 0)) this.curves = withPoints(this.curves, this.trials, points);
+    const last = events[events.length - 1];
+    if (last.status !== before.status) announcer.say(`The run is ${last.status}.`);
+    this.value = {
+      ...before,
+      status: last.status,
+      driver: last.driver,
+      num_trials: last.num_trials,
+      driven_seconds: last.driven_seconds,
+      error: last.error,
+      version: last.version,
+    };
+  }
+}
+
+export function textOfError(error: unknown): string {
+  return error instanceof ApiError || error instanceof Error ? error.message : String(error);
+}

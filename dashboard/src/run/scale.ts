@@ -1,0 +1,94 @@
+/** Positions of values along an axis, 0 (low) to 1 (high), and its ticks. */
+
+import { short } from '../lib/format';
+import { extent, quantile, type TrialColumn } from './columns';
+
+export interface Tick {
+  position: number;
+  label: string;
+}
+
+export interface Scale {
+  kind: TrialColumn['kind'];
+  low: number;
+  high: number;
+  position(value: number): number;
+  value(position: number): number;
+  ticks: Tick[];
+}
+
+export function scaleOf(column: TrialColumn, kind: TrialColumn['kind'] = column.kind): Scale {
+  if (column.kind === 'category') return categories(column.categories);
+  let [low, high] = extent(column.values);
+  if (Number.isNaN(low)) [low, high] = [0, 1];
+  if (kind === 'log' && low > 0) return logarithmic(low, high);
+  if (column.source === 'result') [low, high] = withoutOutliers(column.values, low, high);
+  return linear(low, high);
+}
+
+/** Diverged trials would press all others into one pixel: far outliers lie on the edge. */
+export function withoutOutliers(values: ArrayLike<number>, low: number, high: number): [number, number] {
+  const [a, b] = [quantile(values, 0.02), quantile(values, 0.98)];
+  const span = b - a;
+  if (!(span > 0)) return [low, high];
+  return [low < a - 5 * span ? a - span * 0.1 : low, high > b + 5 * span ? b + span * 0.1 : high];
+}
+
+function categories(names: string[]): Scale {
+  const count = Math.max(1, names.length);
+  const position = (value: number): number => (value + 0.5) / count;
+  const step = Math.ceil(count / 16);
+  return {
+    kind: 'category',
+    low: 0,
+    high: count - 1,
+    position,
+    value: (at) => at * count - 0.5,
+    ticks: names.map((label, i) => ({ position: position(i), label })).filter((_, i) => i % step === 0),
+  };
+}
+
+export function linear(low: number, high: number): Scale {
+  if (!(high > low)) [low, high] = [low - (Math.abs(low) || 1) * 0.5, high + (Math.abs(high) || 1) * 0.5];
+  const span = high - low;
+  return {
+    kind: 'linear',
+    low,
+    high,
+    position: (value) => clamp((value - low) / span),
+    value: (at) => low + at * span,
+    ticks: linearTicks(low, high, 5).map((value) => ({ position: (value - low) / span, label: short(value) })),
+  };
+}
+
+export function linearTicks(low: number, high: number, about: number): number[] {
+  const rough = (high - low) / about;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough) ?? rough;
+  const ticks: number[] = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) ticks.push(i * step);
+  return ticks;
+}
+
+export function logarithmic(low: number, high: number): Scale {
+  if (!(high > low)) [low, high] = [low / 2, high * 2];
+  const [a, b] = [Math.log10(low), Math.log10(high)];
+  const position = (value: number): number => (value > 0 ? clamp((Math.log10(value) - a) / (b - a)) : 0);
+  const decades: number[] = [];
+  const step = Math.max(1, Math.ceil((b - a) / 6));
+  for (let power = Math.ceil(a - 1e-9); power <= b + 1e-9; power += step) decades.push(10 ** power);
+  const values = decades.length >= 2 ? decades : [low, Math.sqrt(low * high), high];
+  return {
+    kind: 'log',
+    low,
+    high,
+    position,
+    value: (at) => 10 ** (a + at * (b - a)),
+    ticks: values.map((value) => ({ position: position(value), label: short(value) })),
+  };
+}
+
+/** NaN stays NaN. */
+function clamp(share: number): number {
+  return share < 0 ? 0 : share > 1 ? 1 : share;
+}
