@@ -44,8 +44,7 @@ export function paramsOf(trial: Trial): Map<string, Json> {
 
 export function columnsOf(run: Run, trials: readonly Trial[]): TrialColumn[] {
   const spaces = dimensions(run.search_space as JsonObject | null);
-  const names = new Set<string>(spaces.keys());
-  for (const trial of trials) for (const name of paramsOf(trial).keys()) names.add(name);
+  const names = orderedNames(trials, [...spaces.keys()]);
   const columns: TrialColumn[] = [];
   for (const name of names) {
     columns.push(hyperparameter(name, trials, spaces.get(name)));
@@ -60,6 +59,17 @@ export function columnsOf(run: Run, trials: readonly Trial[]): TrialColumn[] {
   }
   columns.push(result('@value', run.metric ?? 'value', (trial) => trial.value));
   return columns;
+}
+
+/** As in the points, what is nested beside its kin. */
+function orderedNames(trials: readonly Trial[], known: string[]): string[] {
+  const names = new Set<string>();
+  for (const trial of trials) for (const name of paramsOf(trial).keys()) names.add(name);
+  for (const name of known) names.add(name);
+  const top = (name: string): string => name.split('.')[0];
+  const first = new Map<string, number>();
+  for (const name of names) if (!first.has(top(name))) first.set(top(name), first.size);
+  return [...names].sort((a, b) => (first.get(top(a)) ?? 0) - (first.get(top(b)) ?? 0));
 }
 
 function hyperparameter(name: string, trials: readonly Trial[], dimension: Dimension | undefined): TrialColumn {

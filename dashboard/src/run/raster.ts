@@ -10,10 +10,15 @@ export type Buffer = Float64Array;
 /** Adds `amount` to each pixel on the path of a line. */
 export type Trace = (line: number, buffer: Buffer, amount: number) => void;
 
-/** A pixel is lines * LINE + sum of standings (0 to 15). */
+/** A pixel is the weight of its lines * LINE + the weighted sum of their standings (0 to 15). */
 const LINE = 2 ** 26;
 const SHADES = 64;
 const SLICE = 4;
+
+/** Where lines cross, the better ones say more about the colour. */
+function weightOf(standing: number): number {
+  return 1 + Math.round(15 * (standing / 15) ** 3);
+}
 
 class Frames {
   #tasks: LineRaster[] = [];
@@ -93,7 +98,7 @@ export class LineRaster {
   /** Draws all anew. What was there stays in view until the new lines are all there. */
   draw(trace: Trace, standings: Uint8Array, target: Uint8Array): void {
     this.#trace = trace;
-    this.#amounts = Float64Array.from(standings, (standing) => LINE + standing);
+    this.#amounts = Float64Array.from(standings, (standing) => weightOf(standing) * (LINE + standing));
     this.#shown = new Uint8Array(standings.length);
     this.#target = target;
     this.#active.fill(0);

@@ -28,10 +28,10 @@ export function scaleOf(column: TrialColumn, kind: TrialColumn['kind'] = column.
 
 /** Diverged trials would press all others into one pixel: far outliers lie on the edge. */
 export function withoutOutliers(values: ArrayLike<number>, low: number, high: number): [number, number] {
-  const [a, b] = [quantile(values, 0.02), quantile(values, 0.98)];
+  const [a, b] = [quantile(values, 0.05), quantile(values, 0.95)];
   const span = b - a;
   if (!(span > 0)) return [low, high];
-  return [low < a - 5 * span ? a - span * 0.1 : low, high > b + 5 * span ? b + span * 0.1 : high];
+  return [low < a - 3 * span ? a - span * 0.3 : low, high > b + 3 * span ? b + span * 0.3 : high];
 }
 
 function categories(names: string[]): Scale {

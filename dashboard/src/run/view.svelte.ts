@@ -12,6 +12,9 @@ export class View {
   /** Index of the trial under the pointer, or -1. */
   hovered = $state(-1);
 
+  /** A trial was picked by hand, not by a link: its panel is to come into view. */
+  wasPicked = false;
+
   constructor(readonly model: RunModel) {}
 
   trials = $derived.by(() => this.model.trials);
@@ -43,6 +46,7 @@ export class View {
   }
 
   choose(trial: number | null): void {
+    this.wasPicked = trial !== null;
     setQuery({ trial: trial === null ? null : String(trial) }, false);
   }
 
