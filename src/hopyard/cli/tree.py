@@ -35,11 +35,7 @@ class _Hopyard(Commands):
             "hopyard.cli.model:app",
             "Registered models of a stockroom, of which every version is kept.",
         ),
-        "web": (
-            "hopyard.cli.web:web",
-            "Show runs, data and versions in a browser, live. It listens on 127.0.0.1 and changes nothing; Ctrl-C ends "
-            "it.",
-        ),
+        "web": ("hopyard.cli.web:web", "Show runs, data and versions in a browser, live."),
         "stock": ("hopyard.cli.stock:app", "Versions of data, models and experiments, beside git."),
     }
 

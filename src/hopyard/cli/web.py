@@ -30,7 +30,10 @@ def web(
         bool, typer.Option("--read-only", help="Give no commands to runs, not even with the token.")
     ] = False,
 ) -> None:
-    """Show runs, data and versions in a browser, live. It listens on 127.0.0.1 and changes nothing; Ctrl-C ends it."""
+    """Show runs, data and versions in a browser, live.
+
+    It listens on 127.0.0.1 and changes nothing; Ctrl-C ends it. Commands to runs need the token that it prints.
+    """
     try:
         import uvicorn
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from hopyard.hopper.state import ENDED, JournalRecord, RunState, TrialState
 from hopyard.tune.describing import is_endless
 from hopyard.tune.listing import RunSummary, summary_of
 from hopyard.tune.rows import epoch_numbers
-from hopyard.web.watched import MERGED, Units, WatchedRun
+from hopyard.web.watched import MERGED, PHASES, Units, WatchedRun
 
 MOST_CHECKED = 100_000
 """Units of a run above which its schedule is not checked against the rules."""
@@ -245,12 +246,15 @@ def _expected_end(run: WatchedRun) -> float:
 
 
 def _records(units: Units) -> Iterator[JournalRecord]:
-    names = {0: "train", 1: "validate"}
-    for row in units:
-        begin, end, worker, trial, partition, phase, epoch, trained = row.item()
+    """Units as the journal records them, as far as the rules of a schedule look at them: trials that were in one
+    together have its worker and its seconds in common."""
+    names = {number: name for name, number in PHASES.items()}
+    for (begin, end, worker), rows in groupby(units.tolist(), key=lambda row: row[:3]):
+        done = list(rows)
+        _, _, _, _, partition, phase, epoch, trained = done[0]
         yield {
-            "t": [trial], "w": worker, "p": partition, "ph": names[phase], "e": epoch, "n": trained, "a": begin,
-            "z": end,
+            "t": [row[3] for row in done], "w": worker, "p": partition, "ph": names[phase], "e": epoch, "n": trained,
+            "a": begin, "z": end,
         }  # fmt: skip
 
 

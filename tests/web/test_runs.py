@@ -1,0 +1,280 @@
+"""Documents of runs: those of the command line, curves, schedules, changes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.web.conftest import HOSTILE, RUN, TOKEN, Client, rows, search
+from typer.testing import CliRunner
+
+from hopyard.cli import app
+from hopyard.storage import LocalStore
+from hopyard.tune import open_run
+from hopyard.web.runs import schedule_bytes
+from hopyard.web.watched import WatchedRun
+
+AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def printed(*words: str) -> Any:
+    """The JSON that a command prints."""
+    done = CliRunner().invoke(app, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def curves(data: bytes) -> dict[int, list[tuple[float, float]]]:
+    """Points of each trial, as the page reads them."""
+    magic, trials, points = struct.unpack_from("<4sII", data)
+    assert magic == b"HYC1"
+    numbers = np.frombuffer(data, "<u4", trials, 12)
+    counts = np.frombuffer(data, "<u4", trials, 12 + 4 * trials)
+    epochs = np.frombuffer(data, "<f4", points, 12 + 8 * trials)
+    values = np.frombuffer(data, "<f4", points, 12 + 8 * trials + 4 * points)
+    assert len(data) == 12 + 8 * trials + 8 * points
+    ends = np.cumsum(counts)
+    return {
+        int(number): list(
+            zip(epochs[end - count : end].tolist(), values[end - count : end].tolist(), strict=True)
+        )
+        for number, count, end in zip(numbers, counts, ends, strict=True)
+    }
+
+
+def schedule(data: bytes) -> tuple[tuple[float, ...], dict[int, float], list[tuple[Any, ...]]]:
+    """Begin, end, bound and expected end; idle seconds by worker; units, as the page reads them."""
+    magic, count, *facts, workers = struct.unpack_from("<4sIddddI", data)
+    assert magic == b"HYS1"
+    at = struct.calcsize("<4sIddddI")
+    numbers = np.frombuffer(data, "<u4", workers, at)
+    idle = np.frombuffer(data, "<f8", workers, at + 4 * workers)
+    at += 12 * workers
+    columns = []
+    for kind, size in (("<f4", 4), ("<f4", 4), ("<u4", 4), ("<u4", 4), ("<u4", 4), ("u1", 1)):
+        columns.append(np.frombuffer(data, kind, count, at).tolist())
+        at += size * count
+    assert len(data) == at + -at % 4
+    return (
+        tuple(facts),
+        dict(zip(numbers.tolist(), idle.tolist(), strict=True)),
+        list(zip(*columns, strict=True)),
+    )
+
+
+def test_the_list_is_that_of_the_command_line(client: Client, place: Path) -> None:
+    (listed,) = client.get("/api/runs").json["runs"]
+    (known,) = printed("run", "list", str(place))
+    assert {name: listed[name] for name in known} == known
+    assert (listed["place"], listed["progress"], listed["ended_trials"], listed["kind"]) == (
+        "0",
+        1.0,
+        12,
+        "grid",
+    )
+
+
+def test_a_run_is_that_of_the_command_line(client: Client, place: Path) -> None:
+    shown = client.get(f"/api/runs/0/{RUN}").json
+    known = printed("run", "describe", str(place), RUN)
+    for trial in shown["trials"]:
+        assert trial.pop("stopped") is None
+    assert {name: shown[name] for name in known} == known
+    assert shown["metrics"][0] == "val_accuracy"
+    assert set(shown["metrics"]) == {"val_accuracy", "val_loss", "train_loss"}
+    assert shown["broken_rules"] == []
+    assert shown["settings"]["num_epochs"] == 2
+
+
+def test_runs_are_compared_as_on_the_command_line(client: Client, place: Path) -> None:
+    assert client.get(f"/api/runs/compare?run=0/{RUN}").json == printed("run", "compare", str(place), RUN)
+
+
+def test_curves_are_the_histories(client: Client, place: Path) -> None:
+    for metric in ("val_accuracy", "train_loss"):
+        shown = curves(client.get(f"/api/runs/0/{RUN}/curves?metric={metric}").body)
+        histories = open_run(str(place), RUN).histories()
+        expected = {
+            number: [(index + 1.0, float(np.float32(value))) for index, value in enumerate(history[metric])]
+            for number, history in histories.items()
+            if history
+        }
+        assert shown == expected
+    found = client.get(f"/api/runs/0/{RUN}/curves?metric=nothing")
+    assert (found.status, found.error) == (
+        404,
+        f"run {RUN} has no metric 'nothing'; it has val_accuracy, train_loss, val_loss. Choose one of them.",
+    )
+
+
+def test_the_schedule_is_that_of_the_run(client: Client, place: Path) -> None:
+    (begin, end, bound, expected), idle, shown = schedule(client.get(f"/api/runs/0/{RUN}/schedule").body)
+    run = open_run(str(place), RUN)
+    table = run.schedule()
+    phases = {"train": 0, "validate": 1}
+    known = sorted(
+        (np.float32(row.start), np.float32(row.end), row.worker, row.trial, row.partition, phases[row.phase])
+        for row in table.itertuples()
+    )
+    assert sorted(shown) == known
+    assert begin == 0.0
+    assert end == run.state.clock
+    assert np.isnan(expected), "it has ended"
+    together = table.drop_duplicates(["worker", "start", "end"])  # trials of a pack are in one unit
+    assert len(together) < len(table)
+    worked = float((together["end"] - together["start"]).sum())
+    assert idle == {0: pytest.approx(end - worked)}
+    assert bound == pytest.approx(worked), "one worker has to do it all"
+
+
+def test_a_part_of_the_schedule_merges_units_that_are_narrower_than_a_pixel(place: Path) -> None:
+    run = WatchedRun(LocalStore(place), RUN, 0.0)
+    run.refresh()
+    _, _, fine = schedule(schedule_bytes(run, None, None, 20_000))
+    _, _, coarse = schedule(schedule_bytes(run, None, None, 3))
+    assert len(coarse) < len(fine)
+    assert min(unit[0] for unit in coarse) == min(unit[0] for unit in fine)
+    assert max(unit[1] for unit in coarse) == max(unit[1] for unit in fine)
+    covered = np.zeros(3)
+    width = run.state.clock / 3
+    for begin, end, *_ in coarse:
+        covered[int(begin / width) : int(min(end / width, 2)) + 1] = 1
+    assert covered.all(), "what was busy is shown busy"
+    middle = fine[len(fine) // 2]
+    _, _, part = schedule(schedule_bytes(run, middle[0], middle[1], 20_000))
+    assert middle in part
+    assert len(part) < len(fine)
+
+
+def test_a_trial_has_its_history(client: Client, place: Path) -> None:
+    shown = client.get(f"/api/runs/0/{RUN}/trials/0").json
+    assert shown["history"] == open_run(str(place), RUN).histories()[0]
+    assert shown["epoch"] == [1, 2]
+    found = client.get(f"/api/runs/0/{RUN}/trials/99")
+    assert (found.status, found.error) == (
+        404,
+        f"run {RUN} has no trial 99; it has 12, the first is 0. Choose one of the table.",
+    )
+
+
+def test_failures_are_shown_with_their_tracebacks(client: Client) -> None:
+    failed = [
+        trial for trial in client.get(f"/api/runs/0/{RUN}").json["trials"] if trial["status"] == "failed"
+    ]
+    assert len(failed) == 4
+    assert {trial["error"]["message"] for trial in failed} == {f"three is not enough {HOSTILE}"}
+    assert all("raise ValueError" in json.dumps(trial["error"]) for trial in failed)
+
+
+def test_importances_are_told_or_why_not(client: Client, place: Path, serve: Any, tmp_path: Path) -> None:
+    found = client.get(f"/api/runs/0/{RUN}/importance").json
+    assert found["error"] is None
+    assert {each["name"] for each in found["importances"]} == {"width", "lr"}
+    assert sum(each["importance"] for each in found["importances"]) == pytest.approx(1.0)
+    search(LocalStore(tmp_path), [0.1], run_id="few").fit(rows())
+    with serve([str(tmp_path)]) as other:
+        found = other.get("/api/runs/0/few/importance").json
+    assert found["importances"] == []
+    assert found["error"].endswith("the importance of hyperparameters is told from 8 on. Wait for more.")
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "text"),
+    [
+        ("/api/runs/0/nothing", 404, "holds no run 'nothing'"),
+        ("/api/runs/7/grid", 404, "there is no store number 7; there are 0, 1. /api/places lists them."),
+        ("/api/runs/1/grid", 400, "is a stockroom, which holds no runs of its own. Look at its versions."),
+        (
+            f"/api/runs/0/{RUN}/schedule?begin=soon",
+            400,
+            "begin is 'soon', which is no finite number. Give one, such as",
+        ),
+        (f"/api/runs/0/{RUN}/schedule?pixels=0", 400, "pixels is '0'; give a whole number from 1 to 20000."),
+        (f"/api/runs/0/{RUN}/logs?after=-1", 400, "after is '-1'; give a whole number from 0 to"),
+        ("/api/runs/compare", 400, "0 runs are to be compared; choose from 1 to 50."),
+        ("/api/nothing", 404, "there is no /api/nothing. /api/places says what is shown here."),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_next_step(client: Client, path: str, status: int, text: str) -> None:
+    found = client.get(path)
+    assert found.status == status
+    assert text in found.error
+
+
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        (b"[]", 'what was sent is no JSON object. Send one, such as {"do": "pause"}.'),
+        (b"x" * 70_000, "more than 65536 bytes were sent; a command is a small JSON object. Send that."),
+        ({"do": "dance"}, "{'do': 'dance'} is no command for a run: there is no 'dance'"),
+        ({"do": "stop", "trial": 77}, f"run {RUN} has no trial 77; it has 12"),
+    ],
+)
+def test_a_command_that_is_none_is_refused(client: Client, sent: Any, text: str) -> None:
+    found = client.post(f"/api/runs/0/{RUN}/commands", sent, **AUTHORIZED)
+    assert found.status in (400, 404)
+    assert text in found.error
+
+
+def test_a_command_to_a_run_that_has_ended_says_so(client: Client) -> None:
+    found = client.post(f"/api/runs/0/{RUN}/commands", {"do": "pause"}, **AUTHORIZED)
+    assert found.json == {"said": f"run {RUN} is not running, so there is nothing to pause."}
+
+
+def test_events_begin_with_what_has_changed_since(client: Client) -> None:
+    version = client.get(f"/api/runs/0/{RUN}").json["version"]
+    kind, nothing = next(client.events(f"/api/runs/0/{RUN}/events?since={version}"))
+    assert (kind, nothing["trials"], nothing["points"]) == ("changes", [], {})
+    assert (nothing["version"], nothing["status"], nothing["num_trials"]) == (version, "completed", 12)
+    _, everything = next(client.events(f"/api/runs/0/{RUN}/events?since=0"))
+    assert len(everything["trials"]) == 12
+    _, resumed = next(client.events(f"/api/runs/0/{RUN}/events?since=0", Last_Event_ID=str(version)))
+    assert resumed["trials"] == [], "a browser that connects again says where it was"
+
+
+def test_a_run_that_is_deleted_is_said_to_be_gone_and_its_successor_is_shown(
+    place: Path, serve: Any, tmp_path: Path
+) -> None:
+    shutil.copytree(place, tmp_path / "store")
+    with serve([str(tmp_path / "store")]) as client:
+        events = client.events(f"/api/runs/0/{RUN}/events?since=0")
+        assert next(events)[0] == "changes"
+        shutil.rmtree(tmp_path / "store" / "runs" / RUN)
+        kind, gone = next(events)
+        assert kind == "gone"
+        assert f"holds no run '{RUN}'" in gone["error"]
+        assert client.get("/api/runs").json == {"runs": []}
+        search(LocalStore(tmp_path / "store"), [0.1]).fit(rows())
+        assert client.get(f"/api/runs/0/{RUN}").json["num_trials"] == 3
+
+
+def test_a_damaged_run_hides_no_other(place: Path, serve: Any, tmp_path: Path) -> None:
+    shutil.copytree(place, tmp_path / "store")
+    shutil.copytree(place / "runs" / RUN, tmp_path / "store" / "runs" / "damaged")
+    first = min((tmp_path / "store" / "runs" / "damaged" / "journal").iterdir())
+    first.write_bytes(first.read_bytes()[:-9] + b"123456789")
+    with serve([str(tmp_path / "store")]) as client:
+        listed = {row["run"]: row for row in client.get("/api/runs").json["runs"]}
+        assert listed[RUN]["status"] == "completed"
+        assert listed["damaged"]["status"] == "unreadable"
+        assert "journal" in listed["damaged"]["error"]
+        assert client.get("/api/runs/0/damaged").status == 503
+
+
+def test_a_store_that_vanishes_is_said_to_be_gone(place: Path, serve: Any, tmp_path: Path) -> None:
+    shutil.copytree(place, tmp_path / "store")
+    with serve([str(tmp_path / "store"), str(place)]) as client:
+        shutil.rmtree(tmp_path / "store")
+        gone, there = client.get("/api/places").json["places"]
+        assert there["error"] is None
+        assert gone["error"].startswith(
+            f"{tmp_path / 'store'} is no directory, so it holds no runs. Give the path"
+        )
+        assert {row["place"] for row in client.get("/api/runs").json["runs"]} == {"1"}
+        found = client.get(f"/api/runs/0/{RUN}")
+        assert (found.status, found.error) == (404, gone["error"])
