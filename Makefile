@@ -11,7 +11,7 @@ SEED ?= 0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo java weights test test-all test-exhaustive coverage check bench constraints notebooks clean
+.PHONY: help demo java weights test test-all test-exhaustive coverage check bench dashboard constraints notebooks clean
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
@@ -26,6 +26,7 @@ help:
 	@echo "make weights        pretrained weights for the tests and examples that use them, into build/weights"
 	@echo "make coverage       make test, and which lines of the package it ran, also in processes that tests start"
 	@echo "make check          lint, format, types, layers, documented commands and names, exact versions"
+	@echo "make dashboard      build the pages of the dashboard, with Node.js 20 or newer"
 	@echo "make bench          run every benchmark; results go to build/bench.jsonl too"
 	@echo "make constraints    resolve the newest versions of everything into constraints.txt"
 	@echo "make notebooks      run the notebooks of examples/ anew, with their outputs"
@@ -79,6 +80,9 @@ bench: .venv/.dev
 	  echo "$$(date +%T) $$benchmark" >&2; \
 	  $(BIN)/python "$$benchmark" | tee -a build/bench.jsonl || failed+=" $$benchmark"; \
 	done; if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
+
+dashboard:
+	cd dashboard && npm ci --no-audit --no-fund && npm run check && npm run build
 
 constraints: .venv/.dev
 	$(BIN)/python tools/constraints.py write

@@ -192,7 +192,7 @@ def test_importances_are_told_or_why_not(client: Client, place: Path, serve: Any
         (
             f"/api/runs/0/{RUN}/schedule?begin=soon",
             400,
-            "begin is 'soon', which is no finite number. Give one, such as",
+            "begin is 'soon', which is no finite number. Give one,",
         ),
         (f"/api/runs/0/{RUN}/schedule?pixels=0", 400, "pixels is '0'; give a whole number from 1 to 20000."),
         (f"/api/runs/0/{RUN}/logs?after=-1", 400, "after is '-1'; give a whole number from 0 to"),

@@ -77,16 +77,16 @@ class WatchedRun:
     def __init__(
         self, store: Store, run_id: str, every: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.run_id = run_id
+        self.run_id: str = run_id
         self.every: float = every
         self._store, self._clock = store, clock
         self._lock = threading.RLock()
         self._folder = find_run(store, run_id)
         self._follower = JournalFollower(self._folder)
         self._looked = -float("inf")
-        self.state = RunState()
+        self.state: RunState = RunState()
         self.holder: dict[str, Any] | None = None
-        self.count = 0
+        self.count: int = 0
         self._units, self._rows, self._sums = UnitFollower(), _Units(), Summing()
         self._changed: dict[int, int] = {}
         self._stopped_by: dict[int, str] = {}
