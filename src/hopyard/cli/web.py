@@ -8,16 +8,21 @@ from typing import Annotated, Any
 
 import typer
 
+from hopyard.cli.run_stores import open_existing
 from hopyard.cli.terminal import say
 from hopyard.errors import UsageError
 from hopyard.missing import missing_extra
+from hopyard.wording import describe_bytes
 
 _MOST_PORTS = 65535
 
 
 def web(
     stores: Annotated[
-        list[str], typer.Argument(help="Stores and stockrooms to show: paths, or URLs of stores.")
+        list[str],
+        typer.Argument(
+            help="Stores and stockrooms to show: paths, or URLs of stores; or export STORE RUN FILE."
+        ),
     ],
     port: Annotated[
         int, typer.Option(help="Where it listens; 0: any that is free.", min=0, max=_MOST_PORTS)
@@ -29,10 +34,15 @@ def web(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Give no commands to runs, not even with the token.")
     ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Of export: replace the file that is there.")
+    ] = False,
 ) -> None:
     """Show runs, data and versions in a browser, live.
 
     It listens on 127.0.0.1 and changes nothing; Ctrl-C ends it. Commands to runs need the token that it prints.
+
+    hopyard web export STORE RUN run.html: write one run as a file that a browser shows without a server.
     """
     try:
         import uvicorn
@@ -42,6 +52,9 @@ def web(
         if error.name not in ("uvicorn", "starlette"):
             raise
         raise missing_extra(error.name, "web", "The dashboard") from None
+    if stores[0] == "export":
+        _export(stores[1:], overwrite)
+        return
     from hopyard.web.places import find_places
 
     places = find_places(stores)
@@ -57,6 +70,19 @@ def web(
         say("Ctrl-C ends it; the runs go on.")
         settings: dict[str, Any] = {"log_level": "warning", "access_log": False, "lifespan": "off"}
         uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **settings)).run(sockets=[listening])
+
+
+def _export(words: list[str], overwrite: bool) -> None:
+    from hopyard.web.export import export_page
+
+    if len(words) != 3:
+        raise UsageError(
+            f"hopyard web export was given {len(words)} words, but takes three: a store, a run's id, and a file. Write "
+            "hopyard web export STORE RUN run.html."
+        )
+    store, run_id, target = words
+    file = export_page(open_existing(store), run_id, target, overwrite=overwrite)
+    say(f"run {run_id} is in {file} ({describe_bytes(file.stat().st_size)}); open it in a browser.")
 
 
 def _listening(port: int) -> socket.socket:

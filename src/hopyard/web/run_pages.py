@@ -16,11 +16,9 @@ from hopyard.documents.runs import compared_json
 from hopyard.errors import HopyardError, StorageError, UsageError
 from hopyard.experiment.logs import read_logs
 from hopyard.hopper.journal import FOLDER, first_and_last, holder
-from hopyard.search.importance import importances
 from hopyard.storage import Store
 from hopyard.tune import list_runs, open_run
 from hopyard.tune.asking import ask
-from hopyard.tune.callbacks import flat_params
 from hopyard.tune.compare import compared_rows
 from hopyard.tune.listing import RunSummary, find_run, summary
 from hopyard.web.answers import answer, event, status_of
@@ -31,6 +29,7 @@ from hopyard.web.runs import (
     changes_json,
     curves_bytes,
     described_json,
+    importance_json,
     listed_json,
     metrics_of,
     reading_json,
@@ -186,19 +185,7 @@ class RunPages:
         run = self._of(request)
         with run.lock:
             run.refresh()
-            state = run.state
-            points = [
-                (flat_params(trial.params), state.metric.smaller_is_better(trial.best.value))
-                for trial in state.trials.values()
-                if trial.best is not None
-            ]
-        try:
-            found = importances([params for params, _ in points], [value for _, value in points])
-        except UsageError as error:
-            return answer({"importances": [], "error": str(error)})
-        ordered = sorted(found.items(), key=lambda item: -item[1])
-        listed = [{"name": name, "importance": share} for name, share in ordered]
-        return answer({"importances": listed, "error": None})
+            return answer(importance_json(run))
 
     def _logs(self, request: Request) -> Response:
         place, run_id = place_of(self._places, request.path_params["place"]), request.path_params["run"]

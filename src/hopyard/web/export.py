@@ -1,0 +1,115 @@
+"""A run as one file that a browser shows without a server and without a network."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from hopyard import __version__
+from hopyard.errors import NotFoundError, UsageError
+from hopyard.storage import Store, open_store
+from hopyard.web.answers import encoded
+from hopyard.web.app import NOT_BUILT, STATIC
+from hopyard.web.runs import (
+    curves_bytes,
+    described_json,
+    importance_json,
+    listed_json,
+    metrics_of,
+    schedule_bytes,
+    trial_detail_json,
+)
+from hopyard.web.watched import WatchedRun
+
+MOST_DETAILED = 500
+"""Trials whose histories are in the file one by one; those of others are in its curves."""
+_PIXELS = 4000
+_UNESCAPED = "-_.!~*'()"  # by encodeURIComponent, by which the page names what it asks for
+
+
+def export_page(
+    store: Store | str | os.PathLike[str],
+    run_id: str,
+    target: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    static: Path = STATIC,
+) -> Path:
+    """Write a run, as it is now, as one HTML file with all that its pages show; logs are not in it.
+
+    Args:
+        target: the file.
+        overwrite: replace what is there.
+        static: folder of the built pages.
+
+    Raises:
+        NotFoundError: there is no such run, or the pages of the dashboard are not built.
+        UsageError: the file is there.
+    """
+    file = Path(target)
+    if file.exists() and not overwrite:
+        raise UsageError(
+            f"{file} is there already, and stays as it is. Name another file, or give --overwrite."
+        )
+    opened = open_store(store)
+    run = WatchedRun(opened, run_id, 0.0)
+    run.refresh()
+    page = _inlined(static, _held(run, opened))
+    part = file.with_name(f"{file.name}.part")
+    try:
+        part.write_text(page, encoding="utf-8")
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+    return file
+
+
+def _held(run: WatchedRun, store: Store) -> dict[str, Any]:
+    """All answers that the page asks for, by their addresses."""
+    own = f"/api/runs/0/{quote(run.run_id, safe=_UNESCAPED)}"
+    name = store.url.rstrip("/").rpartition("/")[2]
+    place = {"place": "0", "url": name, "kind": "store", "error": None}
+    runs = {"runs": [listed_json(0, run.run_id, run)]}
+    trials = sorted(run.state.trials)[:MOST_DETAILED]
+    return {
+        "runs": runs,
+        "responses": {
+            "/api/places": {"version": __version__, "control": False, "places": [place]},
+            "/api/runs": runs,
+            own: described_json(run),
+            f"{own}/importance": importance_json(run),
+            f"{own}/schedule": _bytes(schedule_bytes(run, None, None, _PIXELS)),
+            **{
+                f"{own}/curves?metric={quote(metric, safe=_UNESCAPED)}": _bytes(curves_bytes(run, metric))
+                for metric in metrics_of(run.state)
+            },
+            **{f"{own}/trials/{number}": trial_detail_json(run, number) for number in trials},
+        },
+    }
+
+
+def _bytes(data: bytes) -> dict[str, str]:
+    return {"base64": base64.b64encode(data).decode()}
+
+
+def _inlined(static: Path, held: dict[str, Any]) -> str:
+    """The page with its script, its style and the answers in it. A module script would not load from a file."""
+    try:
+        page, script, style = (
+            (static / name).read_text(encoding="utf-8") for name in ("index.html", "app.js", "app.css")
+        )
+    except FileNotFoundError:
+        raise NotFoundError(NOT_BUILT) from None
+    answers = encoded(held).decode().replace("<", "\\u003c")
+    script = re.sub("</(?=script)", r"<\\/", script, flags=re.IGNORECASE)
+    style = re.sub("</(?=style)", r"<\\/", style, flags=re.IGNORECASE)
+    policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}"><style>{style}</style>'
+    body = f'<script type="application/json" id="hopyard-export">{answers}</script><script>{script}</script>'
+    page = re.sub(r'<link rel="stylesheet"[^>]*>', "", page)
+    page = re.sub(r"<script[^>]*></script>", "", page)
+    return page.replace("</head>", f"{head}</head>", 1).replace("</body>", f"{body}</body>", 1)
