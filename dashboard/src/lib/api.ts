@@ -121,7 +121,8 @@ export interface Run {
   num_trials: number;
   trials: Trial[];
   schedule: ScheduleTotals | null;
-  broken_rules: string[];
+  /** Null: not checked. */
+  broken_rules: string[] | null;
   error: Failure | string | null;
   version: number;
   reading: number | null;
@@ -135,6 +136,7 @@ export interface Run {
     config: Json;
     length: Json;
   };
+  progress?: number | null;
   driven_seconds?: number | null;
 }
 
@@ -144,6 +146,7 @@ export interface RunChanges {
   driver: Driver | null;
   num_trials: number;
   best_trial: number | null;
+  progress?: number | null;
   driven_seconds: number | null;
   error: Failure | string | null;
   trials: Trial[];
@@ -270,7 +273,8 @@ export interface ListedThing {
 }
 
 export interface Stock {
-  status: StockStatus;
+  /** Null while git merges; `merging` says so. */
+  status: StockStatus | null;
   branches: { branch: string; commit: string; current?: boolean }[];
   tags: { tag: string; commit: string }[];
   things: ListedThing[];

@@ -15,6 +15,7 @@ export class Events {
   constructor(
     private readonly path: () => string,
     private readonly handlers: Handlers,
+    private readonly opened: () => void = () => undefined,
   ) {
     if (exported) {
       this.state = 'none';
@@ -48,6 +49,7 @@ export class Events {
     source.onopen = () => {
       this.state = 'open';
       this.#waits = 1000;
+      this.opened();
     };
     source.onerror = () => {
       if (this.#closed) return;

@@ -7,7 +7,7 @@ import { Events } from '../lib/events.svelte';
 import { Resource } from '../lib/resource.svelte';
 import { parseCurves, withPoints, type Curves } from './curves';
 
-export class RunModel extends Resource<Run> {
+export class RunModel extends Resource<Run | null> {
   /** By number. */
   trials = $state.raw<Trial[]>([]);
   curves = $state.raw<Curves | null>(null);
@@ -20,7 +20,11 @@ export class RunModel extends Resource<Run> {
   #waiting: RunChanges[] = [];
   #timer: ReturnType<typeof setTimeout> | undefined;
   #metric: string | null = null;
-  #isReading = false;
+  /** What was known of the run when its curves were asked for. */
+  #curvesVersion = 0;
+  /** No event has come yet on this connection. */
+  #isFirst = false;
+  #again: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
     readonly place: string,
@@ -31,9 +35,8 @@ export class RunModel extends Resource<Run> {
   }
 
   async read(): Promise<void> {
-    this.#isReading = true;
-    await this.load((signal) => getJson<Run>(api(['runs', this.place, this.run]), signal));
-    this.#isReading = false;
+    clearTimeout(this.#again);
+    await this.load(async (signal) => this.#whole(await getJson<Run>(api(['runs', this.place, this.run]), signal)));
     const run = this.value;
     if (!run || this.error) {
       if (this.error?.status === 410) this.gone = this.error.message;
@@ -41,7 +44,6 @@ export class RunModel extends Resource<Run> {
     }
     this.gone = null;
     this.#version = run.version;
-    this.share = run.reading;
     this.trials = run.trials.toSorted((a, b) => a.trial - b.trial);
     if (this.#metric !== null) await this.readCurves(this.#metric);
     this.events ??= new Events(() => api(['runs', this.place, this.run, 'events'], { since: this.#version }), {
@@ -50,11 +52,20 @@ export class RunModel extends Resource<Run> {
       message: (event: { text: string }) => this.#say(event.text),
       end: (event: { status: string }) => this.#ended(event.status),
       gone: (event: { error: string }) => (this.gone = event.error),
-    });
+    }, () => (this.#isFirst = true));
+  }
+
+  /** Null while the server still reads the journal; then it is asked again. */
+  #whole(run: Run): Run | null {
+    this.share = run.reading;
+    if (run.reading === null) return run;
+    this.#again = setTimeout(() => void this.read(), 700);
+    return null;
   }
 
   async readCurves(metric: string): Promise<void> {
     this.#metric = metric;
+    this.#curvesVersion = this.#version;
     this.curvesError = null;
     try {
       const bytes = await getBytes(api(['runs', this.place, this.run, 'curves'], { metric }));
@@ -66,6 +77,7 @@ export class RunModel extends Resource<Run> {
 
   close(): void {
     clearTimeout(this.#timer);
+    clearTimeout(this.#again);
     this.drop();
     this.events?.close();
   }
@@ -82,7 +94,11 @@ export class RunModel extends Resource<Run> {
   /** Changes are shown together, a few times a second. */
   #receive(event: RunChanges): void {
     this.#waiting.push(event);
+    // Points between the curves and this connection came with neither.
+    const isBehind = this.#isFirst && event.version > this.#curvesVersion;
+    this.#isFirst = false;
     this.#version = event.version;
+    if (isBehind && this.#metric !== null) void this.readCurves(this.#metric);
     this.#timer ??= setTimeout(() => this.#apply(), this.trials.length > 2000 ? 500 : 150);
   }
 
@@ -92,12 +108,6 @@ export class RunModel extends Resource<Run> {
     this.#waiting = [];
     const before = this.value;
     if (!before || events.length === 0) return;
-    if (this.share !== null) {
-      // The journal was still being read: what is here is only its beginning.
-      this.share = null;
-      if (!this.#isReading) void this.read();
-      return;
-    }
     const rows = new Map(this.trials.map((trial) => [trial.trial, trial]));
     const points = new Map<number, Points[]>();
     for (const event of events) {
@@ -118,6 +128,7 @@ export class RunModel extends Resource<Run> {
       status: last.status,
       driver: last.driver,
       num_trials: last.num_trials,
+      progress: last.progress,
       driven_seconds: last.driven_seconds,
       error: last.error,
       version: last.version,

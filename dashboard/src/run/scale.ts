@@ -70,6 +70,19 @@ export function linearTicks(low: number, high: number, about: number): number[] 
   return ticks;
 }
 
+/** Multiples of what clocks are divided into. */
+export function timeTicks(begin: number, end: number, about: number): number[] {
+  const rough = (end - begin) / about;
+  if (rough < 1) return linearTicks(begin, end, about);
+  const [minute, hour, day] = [60, 3600, 86400];
+  const steps = [1, 2, 5, 10, 15, 30, minute, 2 * minute, 5 * minute, 10 * minute, 15 * minute, 30 * minute];
+  steps.push(hour, 2 * hour, 3 * hour, 6 * hour, 12 * hour, day, 2 * day, 7 * day, 30 * day, 365 * day);
+  const step = steps.find((each) => each >= rough) ?? rough;
+  const ticks: number[] = [];
+  for (let i = Math.ceil(begin / step); i * step <= end; i++) ticks.push(i * step);
+  return ticks;
+}
+
 export function logarithmic(low: number, high: number): Scale {
   if (!(high > low)) [low, high] = [low / 2, high * 2];
   const [a, b] = [Math.log10(low), Math.log10(high)];
