@@ -241,7 +241,7 @@ def test_whatever_happens_the_outcome_is_that_of_a_quiet_run(
     options = Options(checkpoint_every=every, keep=keep, retry_seconds=0.0, control_seconds=3600.0)
     run = game(MemoryStore(), backend, options=options, clock=ticking(), **arguments)
     state = drive(run, deaths)
-    assert state.finished == "completed"
+    assert state.finished == state.outcome
     assert result_of(state) == expected
     assert broken_rules(run.records()) == []
     assert committed_units(run.records()) == last_of_each_visit(run.records())
