@@ -14,12 +14,13 @@ from hopyard.errors import NotFoundError, UsageError
 from hopyard.storage import Store, open_store
 from hopyard.web.answers import encoded
 from hopyard.web.app import NOT_BUILT, STATIC
+from hopyard.web.importance import importance_json
 from hopyard.web.runs import (
     curves_bytes,
     described_json,
-    importance_json,
     listed_json,
     metrics_of,
+    points_of,
     schedule_bytes,
     trial_detail_json,
 )
@@ -81,7 +82,7 @@ def _held(run: WatchedRun, store: Store) -> dict[str, Any]:
             "/api/places": {"version": __version__, "control": False, "places": [place]},
             "/api/runs": runs,
             own: described_json(run),
-            f"{own}/importance": importance_json(run),
+            f"{own}/importance": importance_json(points_of(run)),
             f"{own}/schedule": _bytes(schedule_bytes(run, None, None, _PIXELS)),
             **{
                 f"{own}/curves?metric={quote(metric, safe=_UNESCAPED)}": _bytes(curves_bytes(run, metric))

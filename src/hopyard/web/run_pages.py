@@ -23,15 +23,16 @@ from hopyard.tune.compare import compared_rows
 from hopyard.tune.listing import RunSummary, find_run, summary
 from hopyard.web.answers import answer, event, status_of
 from hopyard.web.guard import is_token
+from hopyard.web.importance import importance_json
 from hopyard.web.places import Place, place_of
 from hopyard.web.requests import body, number, whole
 from hopyard.web.runs import (
     changes_json,
     curves_bytes,
     described_json,
-    importance_json,
     listed_json,
     metrics_of,
+    points_of,
     reading_json,
     schedule_bytes,
     trial_detail_json,
@@ -185,7 +186,8 @@ class RunPages:
         run = self._of(request)
         with run.lock:
             run.refresh()
-            return answer(importance_json(run))
+            points = points_of(run)
+        return answer(importance_json(points))
 
     def _logs(self, request: Request) -> Response:
         place, run_id = place_of(self._places, request.path_params["place"]), request.path_params["run"]

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from hopyard.documents.runs import driver_json, error_json, run_json, summary_json, trial_json
-from hopyard.errors import NotFoundError, StorageError, UsageError
+from hopyard.errors import NotFoundError, StorageError
 from hopyard.hopper.history import rules_broken_by
 from hopyard.hopper.state import ENDED, JournalRecord, RunState, TrialState
-from hopyard.search.importance import importances
 from hopyard.tune.callbacks import flat_params
 from hopyard.tune.describing import is_endless
 from hopyard.tune.listing import RunSummary, summary_of
@@ -124,20 +123,11 @@ def trial_detail_json(run: WatchedRun, number: int) -> dict[str, Any]:
     }
 
 
-def importance_json(run: WatchedRun) -> dict[str, Any]:
-    """The importance of each hyperparameter, most important first; or why it cannot be told."""
-    state = run.state
-    points = [
-        (flat_params(trial.params), state.metric.smaller_is_better(trial.best.value))
-        for trial in state.trials.values()
-        if trial.best is not None
-    ]
-    try:
-        found = importances([params for params, _ in points], [value for _, value in points])
-    except UsageError as error:
-        return {"importances": [], "error": str(error)}
-    ordered = sorted(found.items(), key=lambda item: -item[1])
-    return {"importances": [{"name": name, "importance": share} for name, share in ordered], "error": None}
+def points_of(run: WatchedRun) -> list[tuple[dict[str, Any], float]]:
+    """Hyperparameters and values of the trials that have a result; the smaller a value, the better."""
+    smaller = run.state.metric.smaller_is_better
+    trials = run.state.trials.values()
+    return [(flat_params(each.params), smaller(each.best.value)) for each in trials if each.best is not None]
 
 
 def changes_json(run: WatchedRun, version: int, sent: dict[int, int]) -> dict[str, Any]:
