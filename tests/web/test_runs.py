@@ -253,6 +253,17 @@ def test_a_run_that_is_deleted_is_said_to_be_gone_and_its_successor_is_shown(
         assert client.get(f"/api/runs/0/{RUN}").json["num_trials"] == 3
 
 
+def test_a_run_that_has_come_in_the_place_of_another_is_shown(serve: Any, tmp_path: Path) -> None:
+    search(LocalStore(tmp_path), [0.1]).fit(rows())
+    with serve([str(tmp_path)]) as client:
+        before = client.get(f"/api/runs/0/{RUN}").json
+        shutil.rmtree(tmp_path / "runs" / RUN)
+        search(LocalStore(tmp_path), [0.1], seed=5).fit(rows())
+        after = client.get(f"/api/runs/0/{RUN}").json
+        assert (before["seed"], after["seed"]) == (0, 5)
+        assert client.get("/api/runs").json["runs"][0]["best"] == after["trials"][0]["value"]
+
+
 def test_a_damaged_run_hides_no_other(place: Path, serve: Any, tmp_path: Path) -> None:
     shutil.copytree(place, tmp_path / "store")
     shutil.copytree(place / "runs" / RUN, tmp_path / "store" / "runs" / "damaged")

@@ -201,7 +201,8 @@ export interface ColumnStatistics {
   std: number | null;
   missing: number | null;
   not_finite: number | null;
-  distinct: number | null;
+  /** The different values, if they are few. */
+  distinct: (number | string | boolean)[] | null;
 }
 
 export interface DataColumn {

@@ -146,6 +146,9 @@ class RunPages:
 
     def _describe(self, request: Request) -> Response:
         run = self._of(request)
+        if run.is_replaced():
+            self._watched.forget(request.path_params["place"], run.run_id)
+            run = self._of(request)
         return self._looked_at(run, lambda: answer(described_json(run)))
 
     def _looked_at(self, run: WatchedRun, look: Callable[[], Response]) -> Response:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hopyard.hopper.history import Summing, Totals, UnitFollower
-from hopyard.hopper.journal import JournalFollower, holder
+from hopyard.hopper.journal import JournalFollower, holder, read_records
 from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.storage import Store
 from hopyard.tune.listing import check_header, find_run, status_of
@@ -133,6 +133,12 @@ class WatchedRun:
     def lock(self) -> threading.RLock:
         """Held while the state is looked at or changed."""
         return self._lock
+
+    def is_replaced(self) -> bool:
+        """Whether another run has come in its place since it was first read, as ``fresh=True`` or a deletion lets it.
+        Reads the beginning of the journal."""
+        first = next(iter(read_records(self._folder)), {})
+        return self.count > 0 and first.get("created") != self.state.header["created"]
 
     def _take(self, record: JournalRecord) -> None:
         kind = record["r"]
