@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from hopyard.objects import StateRef, save_state
 from hopyard.search import Budget
 from hopyard.storage import MemoryStore, Store
 from hopyard.tune import RandomSearch, hp_loguniform
+from hopyard.tune.listing import summary, summary_of
 
 SAMPLES = sorted((Path(__file__).parent / "samples").glob("*/*.journal"))
 SEGMENT = re.compile(rb"(?:\{.*\}\n)+[0-9a-f]{64}\n")
@@ -162,3 +164,11 @@ def test_it_goes_on_to_its_end(sample: Path) -> None:
     assert epochs <= {state.num_epochs}
     units = state.units
     assert resumed(store, sample.stem).units == units
+
+
+def test_a_list_tells_what_the_whole_journal_tells(sample: Path) -> None:
+    store = stored(sample)
+    state = read_state(read_records(store.runs.at(sample.stem)))
+    listed, whole = summary(store, sample.stem), summary_of(sample.stem, state, None)
+    assert replace(listed, header={}) == replace(whole, header={})
+    assert listed.header["created"] == whole.header["created"]

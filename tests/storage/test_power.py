@@ -170,7 +170,7 @@ PAST_THE_LAYER = {
     "tune/pictures.py": "pictures for users", "tune/registering.py": "a temporary folder",
     "tune/predicting/spark.py": "a temporary file that is sent to workers",
     "tune/reproduce.py": "a temporary folder", "tune/stock.py": "a temporary folder",
-    "tune/tensorboard.py": "logs, which nothing relies upon",
+    "tune/tensorboard.py": "logs, which nothing relies upon", "web/export.py": "a page for users",
     "training/torch/base.py": "values of a base, in a file without a name",
 }  # fmt: skip
 """Files of the package that change the file system themselves, and why nothing is lost by that."""

@@ -49,6 +49,10 @@ def test_a_browser_says_that_another_site_asks(client: Client) -> None:
     assert client.get("/api/runs", Sec_Fetch_Site="cross-site").status == 403
     assert client.get("/api/runs", Sec_Fetch_Site="same-site").status == 403
     assert client.get("/api/runs", Sec_Fetch_Site="same-origin").status == 200
+    link = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+    assert client.get("/", **link).status != 403, "a link in a message may be followed"
+    assert client.get("/api/runs", **link).status == 403
+    assert client.get("/", **(link | {"Sec_Fetch_Dest": "iframe"})).status == 403
     own = f"http://127.0.0.1:{client.port}"
     assert client.get("/api/runs", Origin=own).status == 200
 

@@ -12,10 +12,9 @@ import typer
 from rich.table import Table
 
 from hopyard.cli.terminal import JsonOption, console, say, show_json
-from hopyard.documents.plans import Preview, plan_json, preview_of
+from hopyard.documents.plans import Preview, estimates_of, lacking, plan_json, preview_of
 from hopyard.errors import UsageError
 from hopyard.hopper.plan import Estimate
-from hopyard.hopper.plan import plan as estimate
 from hopyard.wording import counted
 
 
@@ -42,36 +41,25 @@ def plan(
     if workers is None and preview is not None:
         _show(preview, None, as_json)
         return
-    needed = {"--workers": workers, "--rows": rows, "--data-gb": data_gb}
-    needed |= {"--rows-per-second or --seconds-per-unit": rows_per_second or seconds_per_unit}
-    if config is None:
-        needed |= {"--models": models, "--epochs": epochs}
-    if workers is None or rows is None or data_gb is None or None in needed.values():
-        raise _missing([option for option, value in needed.items() if value is None])
-    positive = {
-        "--rows-per-second": rows_per_second, "--seconds-per-unit": seconds_per_unit, "--state-mb": state_mb,
-        "--data-gb": data_gb, "--gbit": gbit,
+    numbers: dict[str, float | None] = {
+        "workers": workers, "rows": rows, "rows_per_second": rows_per_second, "seconds_per_unit": seconds_per_unit,
+        "state_mb": state_mb, "data_gb": data_gb, "models": models, "epochs": epochs, "partitions": partitions,
+        "batch_size": batch_size, "gbit": gbit,
     }  # fmt: skip
-    for option, value in positive.items():
+    if missing := lacking(config, numbers):
+        raise _missing([_options(name) for name in missing])
+    for name in ("rows_per_second", "seconds_per_unit", "state_mb", "data_gb", "gbit"):
+        value = numbers[name]
         if value is not None and not 0 < value < math.inf:
             raise UsageError(
-                f"{option} {value:g} was given; it must be greater than 0. See: hopyard plan --help."
+                f"{_options(name)} {value:g} was given; it must be greater than 0. See: hopyard plan --help."
             )
-    estimates = estimate(
-        workers=workers,
-        rows=rows,
-        state_bytes=state_mb * 1e6,
-        dataset_bytes=data_gb * 1e9,
-        num_models=models,
-        num_epochs=epochs,
-        searcher=config,
-        partitions=partitions,
-        rows_per_second=rows_per_second,
-        seconds_per_unit=seconds_per_unit,
-        batch_size=batch_size,
-        network_bytes_per_second=gbit * 1e9 / 8,
-    )
-    _show(preview, estimates, as_json)
+    _show(preview, estimates_of(config, numbers), as_json)
+
+
+def _options(names: str) -> str:
+    """``--rows-per-second or --seconds-per-unit`` from the names of numbers."""
+    return " or ".join(f"--{name.replace('_', '-')}" for name in names.split(" or "))
 
 
 def _show(preview: Preview | None, estimates: list[Estimate] | None, as_json: bool) -> None:

@@ -1,11 +1,12 @@
-"""JSON of plans: a preview of a searcher, and estimates of a search; docs/cli.md documents the keys."""
+"""Plans from numbers that a user gives, and their JSON; docs/cli.md documents the keys."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hopyard.hopper.plan import Estimate
+from hopyard.hopper.plan import Estimate, plan
 from hopyard.search.preview import length_unit, preview_table
 
 
@@ -28,6 +29,37 @@ class Preview:
 def preview_of(config: dict[str, Any]) -> Preview:
     """What the searcher of a config would do."""
     return Preview(length_unit(config) or "units", preview_table(config))
+
+
+def lacking(searcher: dict[str, Any] | None, numbers: Mapping[str, float | None]) -> list[str]:
+    """Names of the numbers without which nothing can be estimated, as options of ``hopyard plan`` without dashes."""
+    needed = {name: numbers.get(name) for name in ("workers", "rows", "data_gb")}
+    speed = numbers.get("rows_per_second") or numbers.get("seconds_per_unit")
+    needed["rows_per_second or seconds_per_unit"] = speed
+    if searcher is None:
+        needed |= {name: numbers.get(name) for name in ("models", "epochs")}
+    return [name for name, value in needed.items() if value is None]
+
+
+def estimates_of(searcher: dict[str, Any] | None, numbers: Mapping[str, float | None]) -> list[Estimate]:
+    """The estimates of a search; nothing of ``numbers`` is ``lacking``.
+
+    Raises:
+        UsageError: a number is impossible.
+    """
+    known = {name: value for name, value in numbers.items() if value is not None}
+    whole = {name: int(known[name]) for name in ("workers", "rows", "partitions", "batch_size")}
+    return plan(
+        **whole,
+        state_bytes=known["state_mb"] * 1e6,
+        dataset_bytes=known["data_gb"] * 1e9,
+        num_models=int(known["models"]) if "models" in known else None,
+        num_epochs=int(known["epochs"]) if "epochs" in known else None,
+        searcher=searcher,
+        rows_per_second=known.get("rows_per_second"),
+        seconds_per_unit=known.get("seconds_per_unit"),
+        network_bytes_per_second=known["gbit"] * 1e9 / 8,
+    )
 
 
 def plan_json(preview: Preview | None, estimates: list[Estimate] | None) -> dict[str, Any]:

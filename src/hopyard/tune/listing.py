@@ -29,7 +29,7 @@ class RunSummary:
         metric: its evaluation metric, a key of histories.
         best: the best value so far, None without any.
         holder: who drives it now (``host``, ``pid``, ``since``), or None.
-        header: the first record of its journal.
+        header: the first record of its journal; of a run that has not ended, with the budget that it has now.
         seconds: that it was driven; unit_seconds: that workers spent in units, of all trials.
         error: the failure for which its last driver gave up, or None: see ``RunState.gave_up``.
     """

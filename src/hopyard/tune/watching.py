@@ -57,7 +57,8 @@ def watch(folder: Store, run_id: str, progress: Display, wait: Callable[[float],
                 progress.show(state, record)
             else:
                 progress(state, record)
-            _say_commands(progress, record)
+            if message := command_message(record):
+                progress.say(message)
     progress.show_table()
     return state
 
@@ -67,12 +68,14 @@ def status(state: RunState) -> str:
     return status_of(state, None)
 
 
-def _say_commands(progress: Display, record: JournalRecord) -> None:
-    """Announce a user's command or an extension, as the driver itself does where it runs."""
+def command_message(record: JournalRecord) -> str | None:
+    """The announcement of a user's command or an extension, as the driver itself says it where it runs; None for all
+    else."""
     if record["r"] == "extend":
-        progress.say(
+        return (
             f"the run is extended: num_models={record.get('num_models')}, num_epochs={record['num_epochs']}"
         )
-    elif record["r"] == "control" and "refused" not in record:
+    if record["r"] == "control" and "refused" not in record:
         trial = "" if record.get("trial") is None else f" trial {record['trial']}"
-        progress.say(f"a user's command: {record['do']}{trial}")
+        return f"a user's command: {record['do']}{trial}"
+    return None

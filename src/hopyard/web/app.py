@@ -15,8 +15,8 @@ from hopyard import __version__
 from hopyard.errors import HopyardError
 from hopyard.web.answers import answer, refused
 from hopyard.web.data_pages import DataPages
-from hopyard.web.guard import Guard
-from hopyard.web.places import Place, place_json
+from hopyard.web.guard import RequestGuard
+from hopyard.web.places import ShownPlace, place_json
 from hopyard.web.plan_pages import plan_answer
 from hopyard.web.run_pages import RunPages
 from hopyard.web.stock_pages import StockPages
@@ -32,7 +32,7 @@ _SMALLEST = 1024
 
 
 def dashboard(
-    places: list[Place],
+    places: list[ShownPlace],
     token: str | None,
     port: int | None = None,
     hosts: tuple[str, ...] = (),
@@ -68,7 +68,7 @@ def dashboard(
             Route("/{path:path}", _Pages(static).get),
         ],
         middleware=[
-            Middleware(Guard, port=port, hosts=hosts),
+            Middleware(RequestGuard, port=port, hosts=hosts),
             Middleware(GZipMiddleware, minimum_size=_SMALLEST, compresslevel=4),
         ],
         exception_handlers={HopyardError: refused, OSError: refused},

@@ -22,7 +22,7 @@ from hopyard.documents.data import summary_json
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.storage import Store
 from hopyard.web.answers import answer
-from hopyard.web.places import Place, place_of
+from hopyard.web.places import ShownPlace, place_of
 from hopyard.web.requests import whole
 from hopyard.wording import shortened
 
@@ -39,7 +39,7 @@ class DataPages:
         places: stores whose datasets are shown.
     """
 
-    def __init__(self, places: list[Place]) -> None:
+    def __init__(self, places: list[ShownPlace]) -> None:
         self._places = places
 
     def routes(self) -> list[Route]:

@@ -25,7 +25,7 @@ _HEADERS = {
 _LOCAL = ("127.0.0.1", "localhost", "[::1]")
 
 
-class Guard:
+class RequestGuard:
     """Refuses requests that another site has a browser send: such with a foreign ``Host``, as of a name that was bound
     to this machine's address, or a foreign ``Origin``. Adds the headers that keep the page from loading anything.
 
@@ -44,7 +44,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        problem = self._problem(headers)
+        problem = self._problem(headers, is_link=_is_link(scope, headers))
         if problem is not None:
             await JSONResponse({"error": problem}, 403, dict(_HEADERS))(scope, receive, send)
             return
@@ -58,7 +58,7 @@ class Guard:
 
         await self._app(scope, receive, guarded)
 
-    def _problem(self, headers: Headers) -> str | None:
+    def _problem(self, headers: Headers, is_link: bool) -> str | None:
         host = headers.get("host", "")
         if not self._is_own(host):
             return (
@@ -70,7 +70,7 @@ class Guard:
             urlsplit(origin).scheme in ("http", "https") and urlsplit(origin).netloc.lower() == host.lower()
         ):
             return f"a page of {origin!r} has asked; only the dashboard's own page may. Open the dashboard itself."
-        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        if not is_link and headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return "a page of another site has asked; only the dashboard's own page may. Open the dashboard itself."
         return None
 
@@ -81,6 +81,16 @@ class Guard:
         return known and (
             self._port is None or name.lower() not in _LOCAL or (port or "80") == str(self._port)
         )
+
+
+def _is_link(scope: Scope, headers: Headers) -> bool:
+    """Whether a user has followed a link to a page, as somebody may have sent it; it gives nothing away."""
+    is_page = not scope["path"].startswith("/api/") and scope["method"] == "GET"
+    return (
+        is_page
+        and headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest") == "document"
+    )
 
 
 def is_token(given: str | None, token: str) -> bool:

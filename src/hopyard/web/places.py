@@ -11,10 +11,11 @@ from typing import Any, Literal
 from hopyard.errors import HopyardError, NotFoundError, UsageError
 from hopyard.stockroom import StockRoom
 from hopyard.storage import LocalStore, Store, open_store
+from hopyard.tune import list_runs
 
 
 @dataclass(frozen=True)
-class Place:
+class ShownPlace:
     """A store or a stockroom.
 
     Attributes:
@@ -70,7 +71,7 @@ class Place:
         return None
 
 
-def find_places(given: Sequence[str]) -> list[Place]:
+def find_places(given: Sequence[str]) -> list[ShownPlace]:
     """The places at some paths and URLs: a folder in a stockroom is that stockroom, all else is a store.
 
     Raises:
@@ -85,12 +86,12 @@ def find_places(given: Sequence[str]) -> list[Place]:
     return [_place(number, each) for number, each in enumerate(given)]
 
 
-def _place(number: int, given: str) -> Place:
-    if "://" not in given and Path(given).is_dir() and not (Path(given) / "runs").is_dir():
+def _place(number: int, given: str) -> ShownPlace:
+    if "://" not in given and Path(given).is_dir():
         with contextlib.suppress(NotFoundError), StockRoom(given, fetch="never") as room:
-            if room.place.root.resolve() == Path(given).resolve():
-                return Place(number, given, "stockroom", given)
-    return Place(number, _existing(given).url, "store", given)
+            if room.place.root.resolve() == Path(given).resolve() and not list_runs(LocalStore(given)):
+                return ShownPlace(number, given, "stockroom", given)
+    return ShownPlace(number, _existing(given).url, "store", given)
 
 
 def _existing(given: str) -> Store:
@@ -103,7 +104,7 @@ def _existing(given: str) -> Store:
     return store
 
 
-def place_of(places: Sequence[Place], number: int | str) -> Place:
+def place_of(places: Sequence[ShownPlace], number: int | str) -> ShownPlace:
     """The place with a number.
 
     Raises:
@@ -117,6 +118,6 @@ def place_of(places: Sequence[Place], number: int | str) -> Place:
     return known[str(number)]
 
 
-def place_json(place: Place) -> dict[str, Any]:
+def place_json(place: ShownPlace) -> dict[str, Any]:
     """A place, and why it cannot be looked at, if so."""
     return {"place": str(place.number), "url": place.url, "kind": place.kind, "error": place.problem()}

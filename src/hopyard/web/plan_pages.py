@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hopyard.documents.plans import plan_json, preview_of
+from hopyard.documents.plans import estimates_of, lacking, plan_json, preview_of
 from hopyard.errors import UsageError
-from hopyard.hopper.plan import plan
 from hopyard.web.answers import answer
 from hopyard.web.requests import body
 
 _NUMBERS = {
-    "workers": 1, "rows": 1, "rows_per_second": None, "seconds_per_unit": None, "state_mb": 100, "data_gb": None,
+    "workers": None, "rows": None, "rows_per_second": None, "seconds_per_unit": None, "state_mb": 100, "data_gb": None,
     "models": None, "epochs": None, "partitions": 8, "batch_size": 256, "gbit": 10,
 }  # fmt: skip
-"""The numbers of a plan, and their values where none is given."""
+"""The numbers of a plan, and their values where none is given: those of ``hopyard plan``."""
 _MOST = 1e15
 
 
@@ -43,27 +44,13 @@ async def plan_answer(request: Request) -> Response:
     return answer(await run_in_threadpool(_planned, searcher, numbers))
 
 
-def _planned(searcher: dict[str, object] | None, numbers: dict[str, float | None]) -> dict[str, object]:
+def _planned(searcher: dict[str, Any] | None, numbers: dict[str, float | None]) -> dict[str, Any]:
     preview = None if searcher is None else preview_of(searcher)
-    if numbers["data_gb"] is None:
+    if preview is not None and numbers["workers"] is None:
         return plan_json(preview, None)
-    known = {name: value for name, value in numbers.items() if value is not None}
-    whole = {
-        name: None if (value := known.get(name)) is None else int(value)
-        for name in ("workers", "rows", "models", "epochs", "partitions", "batch_size")
-    }
-    estimates = plan(
-        workers=whole["workers"] or 1,
-        rows=whole["rows"] or 1,
-        state_bytes=known["state_mb"] * 1e6,
-        dataset_bytes=known["data_gb"] * 1e9,
-        num_models=whole["models"],
-        num_epochs=whole["epochs"],
-        searcher=searcher,
-        partitions=whole["partitions"] or 1,
-        rows_per_second=known.get("rows_per_second"),
-        seconds_per_unit=known.get("seconds_per_unit"),
-        batch_size=whole["batch_size"] or 1,
-        network_bytes_per_second=known["gbit"] * 1e9 / 8,
-    )
-    return plan_json(preview, estimates)
+    if missing := lacking(searcher, numbers):
+        raise UsageError(
+            f"a plan lacks {', '.join(missing)} to estimate a search; a searcher without workers shows what it would "
+            "do. Add them."
+        )
+    return plan_json(preview, estimates_of(searcher, numbers))

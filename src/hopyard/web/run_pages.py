@@ -24,7 +24,7 @@ from hopyard.tune.listing import RunSummary, find_run, summary
 from hopyard.web.answers import answer, event, status_of
 from hopyard.web.guard import is_token
 from hopyard.web.importance import importance_json
-from hopyard.web.places import Place, place_of
+from hopyard.web.places import ShownPlace, place_of
 from hopyard.web.requests import body, number, whole
 from hopyard.web.runs import (
     changes_json,
@@ -56,7 +56,7 @@ class RunPages:
         token: needed for commands; None: there are none.
     """
 
-    def __init__(self, places: list[Place], token: str | None) -> None:
+    def __init__(self, places: list[ShownPlace], token: str | None) -> None:
         self._places, self._token = places, token
         self._watched = WatchedRuns()
         self._ended: dict[tuple[int, str], tuple[list[tuple[str, int]], RunSummary]] = {}
@@ -93,18 +93,18 @@ class RunPages:
                 except StorageError:
                     continue  # the list of places says so
                 for run_id in run_ids:
-                    yield listed_json(place.number, run_id, self._found(place, run_id))
+                    yield listed_json(place.number, run_id, self._found(place, store, run_id))
 
-    def _found(self, place: Place, run_id: str) -> RunSummary | WatchedRun | StorageError:
+    def _found(self, place: ShownPlace, store: Store, run_id: str) -> RunSummary | WatchedRun | StorageError:
         key = (place.number, run_id)
         try:
-            folder = find_run(place.store(), run_id)
+            folder = store.runs.at(run_id)
             held = holder(folder)
             known = self._ended.get(key)
             if held is None and known is not None and known[0] == _size(folder):
                 return known[1]
             if held is None and first_and_last(folder)[1].get("r") == "finish":
-                size, found = _size(folder), summary(place.store(), run_id)
+                size, found = _size(folder), summary(store, run_id)
                 self._ended[key] = (size, found)
                 return found
             run = self._run(place, run_id)
@@ -251,7 +251,7 @@ class RunPages:
     def _of(self, request: Request) -> WatchedRun:
         return self._run(place_of(self._places, request.path_params["place"]), request.path_params["run"])
 
-    def _run(self, place: Place, run_id: str) -> WatchedRun:
+    def _run(self, place: ShownPlace, run_id: str) -> WatchedRun:
         return self._watched.get(place.number, place.store(), run_id, place.is_remote)
 
 

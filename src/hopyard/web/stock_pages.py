@@ -22,7 +22,7 @@ from hopyard.stockroom.catalog.shelves import Shelves, list_shelves
 from hopyard.stockroom.models import describe
 from hopyard.stockroom.records import thing_of
 from hopyard.web.answers import answer
-from hopyard.web.places import Place, place_of
+from hopyard.web.places import ShownPlace, place_of
 from hopyard.web.requests import whole
 
 _MOST_COMMITS = 5000
@@ -35,7 +35,7 @@ class StockPages:
         places: stockrooms that are shown.
     """
 
-    def __init__(self, places: list[Place]) -> None:
+    def __init__(self, places: list[ShownPlace]) -> None:
         self._places = places
 
     def routes(self) -> list[Route]:

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hopyard.errors import StorageError
 from hopyard.hopper.history import Summing, Totals, UnitFollower
 from hopyard.hopper.journal import JournalFollower, holder, read_records
 from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.storage import Store
 from hopyard.tune.listing import check_header, find_run, status_of
+from hopyard.tune.watching import command_message
 
 LOCAL_SECONDS = 0.5
 """Between two looks at a run in a directory."""
@@ -72,6 +74,7 @@ class WatchedRun:
         state: what they lead to.
         holder: who drives it now, or None.
         every: seconds between two looks at it.
+        lock: held while the state is looked at or changed.
     """
 
     def __init__(
@@ -80,10 +83,11 @@ class WatchedRun:
         self.run_id: str = run_id
         self.every: float = every
         self._store, self._clock = store, clock
-        self._lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         self._folder = find_run(store, run_id)
         self._follower = JournalFollower(self._folder)
         self._looked = -float("inf")
+        self._failed: StorageError | None = None
         self.state: RunState = RunState()
         self.holder: dict[str, Any] | None = None
         self.count: int = 0
@@ -108,31 +112,29 @@ class WatchedRun:
         """The share of a long journal that is read so far, 0 to 1, while it is read for the first time; else None."""
         return self._follower.share if self._looked < 0 else None
 
-    def refresh(self) -> bool:
-        """Read what is new, unless that was done a moment ago. Returns whether anything was.
+    def refresh(self) -> None:
+        """Read what is new, unless that was done a moment ago.
 
         Raises:
             NotFoundError: the run, or its store, has vanished.
             StorageError: it cannot be read.
         """
-        with self._lock:
+        with self.lock:
+            if self._failed is not None:
+                raise self._failed
             if self._clock() - self._looked < self.every:
-                return False
-            before = self.count, self.holder
+                return
+            before = self.count
             held = holder(self._folder)  # before reading: what a driver writes is there before it lets go
             for record in self._follower.records():
-                if self.count == 0:
-                    check_header([record], f"run {self.run_id} in {self._folder.url}")
-                self._take(record)
-            if self.count == 0 or (self.count == before[0] and held is None):
+                try:
+                    self._take(record)
+                except StorageError as error:
+                    self._failed = error  # the rest of its segment would be missed by the next look
+                    raise
+            if self.count == before and held is None:
                 find_run(self._store, self.run_id)  # says so if it was deleted
             self.holder, self._looked = held, self._clock()
-            return before != (self.count, self.holder)
-
-    @property
-    def lock(self) -> threading.RLock:
-        """Held while the state is looked at or changed."""
-        return self._lock
 
     def is_replaced(self) -> bool:
         """Whether another run has come in its place since it was first read, as ``fresh=True`` or a deletion lets it.
@@ -141,6 +143,8 @@ class WatchedRun:
         return self.count > 0 and first.get("created") != self.state.header["created"]
 
     def _take(self, record: JournalRecord) -> None:
+        if self.count == 0:
+            check_header([record], f"run {self.run_id} in {self._folder.url}")
         kind = record["r"]
         self.state.apply(record)
         self.count += 1
@@ -194,19 +198,10 @@ class WatchedRun:
 
 
 def _message(record: JournalRecord) -> str | None:
-    kind = record["r"]
-    if kind == "lost":
+    if record["r"] == "lost":
         trials = ", ".join(map(str, record["t"]))
         return f"worker {record['w']} was lost in a unit of trial {trials}: {record['why']}"
-    if kind == "extend":
-        return (
-            f"the run is extended: num_models={record.get('num_models')}, num_epochs={record['num_epochs']}"
-        )
-    if kind == "control":
-        trial = "" if record.get("trial") is None else f" trial {record['trial']}"
-        refused = f", which was refused: {record['refused']}" if "refused" in record else ""
-        return f"a user's command: {record['do']}{trial}{refused}"
-    return None
+    return command_message(record)
 
 
 class WatchedRuns:
