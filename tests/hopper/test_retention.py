@@ -16,7 +16,7 @@ from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.hopper import control
 from hopyard.hopper.history import broken_rules
 from hopyard.hopper.retention import Retention
-from hopyard.hopper.state import Best, RunState, TrialProgress, TrialState
+from hopyard.hopper.state import Best, EvaluationMetric, RunState, TrialProgress, TrialState
 from hopyard.hopper.work import Options
 from hopyard.objects import StateRef
 from hopyard.search import FullLength, ListPoints, Searcher
@@ -135,7 +135,7 @@ class Files:
     def __init__(self, keep: str, keep_n: int = 1) -> None:
         self.store = MemoryStore()
         self.state = RunState()
-        self.state.header = {"metric": {"key": "val_loss", "mode": "min"}}
+        self.state.metric = EvaluationMetric("val_loss", "min")
         self.retention = Retention(self.store, self.state, keep, keep_n)
         self.record = 0
 

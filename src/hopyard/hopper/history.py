@@ -67,7 +67,7 @@ class Summing:
 
     def __init__(self) -> None:
         self._places: dict[int, int] = {}
-        self._sums = Counter[str]()
+        self._moved = self._written = self._read = 0
         self._beside: int | None = None
         self._away = 0
         self._hops = 0
@@ -78,7 +78,9 @@ class Summing:
 
     def add(self, unit: JournalRecord) -> None:
         """Add a unit, as the journal records it."""
-        self._sums.update({name: unit[name] for name in ("moved", "written", "read")})
+        self._moved += unit["moved"]
+        self._written += unit["written"]
+        self._read += unit["read"]
         for trial in unit["t"]:
             self._hops += self._places.get(trial, unit["w"]) != unit["w"]
             self._places[trial] = unit["w"]
@@ -94,10 +96,8 @@ class Summing:
 
     def traffic(self) -> Traffic:
         """The traffic of the units so far."""
-        moved, written, read = (self._sums[name] for name in ("moved", "written", "read"))
-        return Traffic(
-            self._hops, moved, written, read, self._beside, None if self._beside is None else self._away
-        )
+        away = None if self._beside is None else self._away
+        return Traffic(self._hops, self._moved, self._written, self._read, self._beside, away)
 
     def totals(self) -> Totals:
         """The totals of the units so far."""
@@ -147,14 +147,19 @@ class UnitFollower:
 
     def add(self, state: RunState, record: JournalRecord) -> Iterator[JournalRecord]:
         """Units that are known to count by now, in order; ``state`` is that after ``record``."""
+        kind = record["r"]
+        if kind == "unit" and not self._open:
+            if all(state.trials[number].durable.visits > record["v"] for number in record["t"]):
+                yield record
+                return
         self._count += 1
-        if record["r"] == "unit":
+        if kind == "unit":
             self._open[self._count] = (record, dict.fromkeys(record["t"]))
             for number in record["t"]:
                 self._pending[number].append(self._count)
                 self._settle(number, state.trials[number].durable.visits)
-        elif record["r"] in ("back", "again", "session"):
-            for number in list(self._pending) if record["r"] == "session" else record["t"]:
+        elif kind in ("back", "again", "session"):
+            for number in list(self._pending) if kind == "session" else record["t"]:
                 self._settle(number, state.trials[number].durable.visits, undone=True)
         while self._open:
             first = next(iter(self._open))

@@ -35,8 +35,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
 
 from hopyard.errors import CorruptError, Evidence, FormatError
 from hopyard.hopper.scheduler import Layout, Position
@@ -50,8 +50,7 @@ ENDED = ("completed", "failed")
 """Statuses of runs in which there is nothing left to do."""
 
 
-@dataclass(frozen=True)
-class TrialProgress:
+class TrialProgress(NamedTuple):
     """Progress of a trial within its epochs, and the state that belongs to it.
 
     Attributes:
@@ -224,7 +223,13 @@ class PointStanding:
 
 
 class RunState:
-    """The state of one run. ``settings`` is empty until the ``run`` record was applied."""
+    """The state of one run. ``header`` is empty, and ``layout`` and ``metric`` are not there, until the ``run`` record
+    was applied."""
+
+    layout: Layout
+    metric: EvaluationMetric
+    replicates: int = 1
+    """Trials of each point of the search space."""
 
     def __init__(self) -> None:
         self.header: JournalRecord = {}
@@ -251,14 +256,6 @@ class RunState:
         """Rank of its point."""
         self._best_ended: tuple[tuple[int, float, int], int] | None = None
         """Rank of the best point whose trials have all ended, and number of its best one."""
-
-    @property
-    def layout(self) -> Layout:
-        return Layout(**self.header["layout"])
-
-    @property
-    def metric(self) -> EvaluationMetric:
-        return EvaluationMetric(**self.header["metric"])
 
     @property
     def so_far(self) -> str:
@@ -296,11 +293,6 @@ class RunState:
         for number in changed:
             self.trials[number].progress = self.trials[number].durable
         return changed
-
-    @property
-    def replicates(self) -> int:
-        """Trials of each point of the search space."""
-        return int(self.header.get("settings", {}).get("replicates", 1))
 
     def replicates_of(self, point: int) -> list[TrialState]:
         """The trials of a point, in order of number."""
@@ -368,7 +360,13 @@ class RunState:
 
     def _note_standing(self, number: int) -> None:
         """Find the best trials anew, after something has happened to one."""
-        standing, was = self.standing(number // self.replicates), self.best
+        was, best = self.best, self.trials[number].best
+        if self.replicates == 1:  # it is a point of its own, and its best value never gets worse
+            rank = None if best is None else (0, self.metric.smaller_is_better(best.value), number)
+            if rank is not None and (was is None or was == number or rank < self._best_rank):
+                self.best, self._best_rank = number, rank
+            return
+        standing = self.standing(number // self.replicates)
         if not standing.counted:
             return
         if not any(trial.running for trial in self.replicates_of(standing.point)):
@@ -388,6 +386,8 @@ class RunState:
 
     def _apply_run(self, record: JournalRecord) -> None:
         self.header = {k: v for k, v in record.items() if k != "r"}
+        self.layout, self.metric = Layout(**record["layout"]), EvaluationMetric(**record["metric"])
+        self.replicates = int(record["settings"].get("replicates", 1))
         self._note_budget()
 
     def _apply_session(self, record: JournalRecord) -> None:
@@ -493,8 +493,7 @@ class RunState:
 
     def _train_visit(self, trial: TrialState, record: JournalRecord, slot: int) -> None:
         before, reference = trial.progress, record["s"][slot]
-        trial.progress = replace(
-            before,
+        trial.progress = before._replace(
             visits=before.visits + 1,
             trained=before.trained + 1,
             state=StateRef.from_json(reference) if reference else None,
@@ -510,8 +509,8 @@ class RunState:
     def _validate_visit(self, trial: TrialState, record: JournalRecord, slot: int) -> None:
         before, metrics = trial.progress, record["m"][slot]
         carried = (*before.carried, metrics) if "values" not in metrics else ()
-        trial.progress = trial.durable = replace(
-            before, visits=before.visits + 1, step=before.step + 1, carried=carried
+        trial.progress = trial.durable = before._replace(
+            visits=before.visits + 1, step=before.step + 1, carried=carried
         )
         if trial.progress.step == self.layout.validate:
             self._validated(trial, metrics["values"])
@@ -522,12 +521,12 @@ class RunState:
 
     def _validated(self, trial: TrialState, values: dict[str, float]) -> None:
         """Merge the measurements of the visits: training sums in order of partitions, exactly."""
-        progress = replace(trial.progress, step=0, validated=trial.progress.trained)
+        progress = trial.progress._replace(step=0, validated=trial.progress.trained)
         measured = {f"train_{name}": value for name, value in merge_means(progress.train).items()}
         measured |= {f"val_{name}": value for name, value in values.items()}
         if self.ends_epoch(trial):
             trial.epochs += 1
-            progress = replace(progress, train=())
+            progress = progress._replace(train=())
             self._remember(trial, measured)
         else:
             trial.rung = progress.trained, measured
