@@ -162,8 +162,8 @@ def _output_of(run: Run) -> str:
 def _described(run: Run, totals: Totals, broken: list[str], most: int | None) -> dict[str, Any]:
     about = run.state.header["experiment"]
     config, warm = configs.complete(about["config"]), about["warm_start"]
-    found = run_json(run, totals, broken, most)
-    del found["run"], found["kind"], found["search_space"]
+    others = ("run", "kind", "search_space")
+    found = {name: each for name, each in run_json(run, totals, broken, most).items() if name not in others}
     return {
         "experiment": run.run_id,
         "name": config.name,

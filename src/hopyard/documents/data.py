@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from hopyard.data import CacheListing, Prepared, Throughput, VerifiedData
 from hopyard.data.dataset import Dataset
@@ -11,16 +11,17 @@ from hopyard.data.manifest import ColumnStatistics
 from hopyard.data.reports.summary import DatasetSummary, Summary
 from hopyard.data.reports.throughput import Epoch
 from hopyard.data.schema import Column
+from hopyard.documents import shapes
 
 
-def summary_json(summary: Summary) -> list[dict[str, Any]]:
+def summary_json(summary: Summary) -> list[shapes.DescribedSplit]:
     """The splits of a dataset."""
     return [_split(each) for each in summary.splits]
 
 
-def _split(split: DatasetSummary) -> dict[str, Any]:
+def _split(split: DatasetSummary) -> shapes.DescribedSplit:
     return {
-        "split": split.split,
+        "split": cast(shapes.SplitName, split.split),
         "rows": split.rows,
         "row_groups": split.row_groups,
         "files": split.files,
@@ -36,20 +37,27 @@ def _split(split: DatasetSummary) -> dict[str, Any]:
     }
 
 
-def _column(split: DatasetSummary, column: Column) -> dict[str, Any]:
+def _column(split: DatasetSummary, column: Column) -> shapes.DataColumn:
     return {
-        **column.to_json(),
+        **cast(shapes.SchemaColumn, column.to_json()),
         "read": "mapped" if split.mapped[column.name] else "decoded",
         "sorted": split.sortedness.get(column.name),
         "statistics": _statistics(split.statistics.get(column.name)),
     }
 
 
-def _statistics(known: ColumnStatistics | None) -> dict[str, Any] | None:
+def _statistics(known: ColumnStatistics | None) -> shapes.ColumnStatistics | None:
     if known is None:
         return None
-    names = ("min", "max", "mean", "std", "missing", "not_finite", "distinct")
-    return {name: getattr(known, name) for name in names}
+    return {
+        "min": known.min,
+        "max": known.max,
+        "mean": known.mean,
+        "std": known.std,
+        "missing": known.missing,
+        "not_finite": known.not_finite,
+        "distinct": known.distinct,
+    }
 
 
 def prepared_json(prepared: Prepared, seconds: float) -> dict[str, Any]:

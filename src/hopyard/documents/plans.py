@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hopyard.documents import shapes
 from hopyard.hopper.plan import Estimate, plan
 from hopyard.search.preview import length_unit, preview_table
 
@@ -62,19 +63,21 @@ def estimates_of(searcher: dict[str, Any] | None, numbers: Mapping[str, float | 
     )
 
 
-def plan_json(preview: Preview | None, estimates: list[Estimate] | None) -> dict[str, Any]:
+def plan_json(preview: Preview | None, estimates: list[Estimate] | None) -> shapes.Plan:
     """A preview and estimates; null where there is none."""
     return {"searcher": _preview_json(preview), "estimates": _estimates_json(estimates)}
 
 
-def _preview_json(preview: Preview | None) -> dict[str, Any] | None:
+def _preview_json(preview: Preview | None) -> shapes.Preview | None:
     if preview is None:
         return None
-    groups = [{"num_trials": trials, "units_each": units} for trials, units in preview.groups]
+    groups: list[shapes.TrialGroup] = [
+        {"num_trials": trials, "units_each": units} for trials, units in preview.groups
+    ]
     return {"unit": preview.unit, "num_trials": preview.trials, "units": preview.units, "groups": groups}
 
 
-def _estimates_json(estimates: list[Estimate] | None) -> list[dict[str, Any]] | None:
+def _estimates_json(estimates: list[Estimate] | None) -> list[shapes.Estimate] | None:
     if estimates is None:
         return None
     return [

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+from hopyard.documents import shapes
 from hopyard.errors import Evidence, StorageError
 from hopyard.hopper.history import Totals
 from hopyard.hopper.state import RunState, TrialState
@@ -31,23 +32,48 @@ class DescribedRun(Protocol):
     def state(self) -> RunState: ...
 
 
-def summary_json(run_id: str, run: RunSummary | StorageError) -> dict[str, Any]:
+def summary_json(run_id: str, run: RunSummary | StorageError) -> shapes.RunSummary:
     """A run of a list; a run that cannot be read has the reason in ``error``, and null in place of the rest. ``error``
     of another one is the failure for which its driver gave up, or null."""
-    keys = ("begun", "num_trials", "metric", "mode", "best", "driver", "driven_seconds", "unit_seconds")
     if isinstance(run, StorageError):
-        return {"run": run_id, "status": UNREADABLE, **dict.fromkeys(keys), "error": str(run)}
-    values = (
-        time_json(run.created), run.trials, run.metric, run.header["metric"]["mode"], run.best, driver_json(run.holder),
-        run.seconds, run.unit_seconds,
-    )  # fmt: skip
-    return {"run": run_id, "status": run.status, **dict(zip(keys, values, strict=True)), "error": run.error}
+        return {
+            "run": run_id,
+            "status": UNREADABLE,
+            "begun": None,
+            "num_trials": None,
+            "metric": None,
+            "mode": None,
+            "best": None,
+            "driver": None,
+            "driven_seconds": None,
+            "unit_seconds": None,
+            "error": str(run),
+        }
+    return {
+        "run": run_id,
+        "status": run.status,
+        "begun": time_json(run.created),
+        "num_trials": run.trials,
+        "metric": run.metric,
+        "mode": run.header["metric"]["mode"],
+        "best": run.best,
+        "driver": driver_json(run.holder),
+        "driven_seconds": run.seconds,
+        "unit_seconds": run.unit_seconds,
+        "error": run.error,
+    }
 
 
 def run_json(
     run: DescribedRun, totals: Totals, broken: Sequence[str] | None, most: int | None = None
-) -> dict[str, Any]:
+) -> shapes.DescribedRun:
     """A run with its trials, best first; ``most``: only so many of them."""
+    trials = [trial_json(run.state, trial) for trial in run.state.ranked()[:most]]
+    return {**facts_json(run, totals, broken), "trials": trials}
+
+
+def facts_json(run: DescribedRun, totals: Totals, broken: Sequence[str] | None) -> shapes.RunFacts:
+    """A run without its trials."""
     state, header = run.state, run.state.header
     return {
         "run": run.run_id,
@@ -59,18 +85,17 @@ def run_json(
         "search_space": run.settings["search_space"],
         "trained_on": (header.get("data") or {}).get("train"),
         "metric": state.metric.key,
-        "mode": state.metric.mode,
+        "mode": cast(shapes.Mode, state.metric.mode),
         "epochs": None if is_endless(state) else state.num_epochs,
         "partitions": state.layout.train,
         "num_trials": len(state.trials),
-        "trials": [trial_json(state, trial) for trial in state.ranked()[:most]],
         "schedule": totals_json(totals),
         "broken_rules": broken,
         "error": error_json(state.gave_up),
     }
 
 
-def trial_json(state: RunState, trial: TrialState) -> dict[str, Any]:
+def trial_json(state: RunState, trial: TrialState) -> shapes.RunTrial:
     """A trial, as it is at its best epoch."""
     best = trial.best
     return {
@@ -81,19 +106,19 @@ def trial_json(state: RunState, trial: TrialState) -> dict[str, Any]:
         "epochs": epochs_of(state, trial),
         "unit_seconds": trial.seconds,
         "copy_of": trial.source,
-        **replicate_row(state, trial),
+        **cast(shapes.Replicate, replicate_row(state, trial)),
         "params": trial.params,
         "metrics": best.metrics if best else {},
         "error": error_json(trial.error),
     }
 
 
-def error_json(error: Evidence | None) -> dict[str, Any] | None:
+def error_json(error: Evidence | None) -> shapes.Failure | None:
     """The failure of a trial, or null."""
-    return None if error is None else error.to_json()
+    return None if error is None else cast(shapes.Failure, error.to_json())
 
 
-def totals_json(totals: Totals) -> dict[str, Any]:
+def totals_json(totals: Totals) -> shapes.ScheduleTotals:
     """The schedule in numbers."""
     traffic = totals.traffic
     return {
@@ -112,16 +137,28 @@ def totals_json(totals: Totals) -> dict[str, Any]:
     }
 
 
-def compared_json(rows: Iterable[Mapping[Any, Any]]) -> list[dict[str, Any]]:
+def compared_json(rows: Iterable[Mapping[Any, Any]]) -> list[shapes.ComparedRun]:
     """Runs side by side, from the rows of ``hopyard.tune.compare``."""
-    renamed = {"trials": "num_trials", "seconds": "driven_seconds"}
     return [
-        {renamed.get(name, name): value for name, value in row.items()} | {"note": row["note"] or None}
+        {
+            "run": row["run"],
+            "kind": row["kind"],
+            "status": row["status"],
+            "data": row["data"],
+            "metric": row["metric"],
+            "settings": row["settings"],
+            "num_trials": row["trials"],
+            "epochs": row["epochs"],
+            "best": row["best"],
+            "params": row["params"],
+            "driven_seconds": row["seconds"],
+            "note": row["note"] or None,
+        }
         for row in rows
     ]
 
 
-def driver_json(held: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def driver_json(held: Mapping[str, Any] | None) -> shapes.Driver | None:
     """Who drives a run, or null."""
     return None if held is None else {"host": held.get("host"), "pid": held.get("pid")}
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
+from hopyard.documents import shapes
 from hopyard.stockroom.data.leaks import Leaks
 from hopyard.stockroom.experiments.read import RunView
 from hopyard.stockroom.importers.storing import Imported
@@ -14,7 +16,7 @@ from hopyard.stockroom.models.describe import Spread, TensorFacts
 _KEYS = 10
 
 
-def model_json(path: str, facts: Sequence[TensorFacts]) -> dict[str, Any]:
+def model_json(path: str, facts: Sequence[TensorFacts]) -> shapes.Model:
     """A model's tensors."""
     return {
         "path": path,
@@ -25,7 +27,7 @@ def model_json(path: str, facts: Sequence[TensorFacts]) -> dict[str, Any]:
                 "dtype": fact.dtype,
                 "shape": fact.shape,
                 "value_bytes": fact.nbytes,
-                "statistics": fact.spread,
+                "statistics": spread_json(fact.spread),
                 "change": fact.change,
                 "moved": fact.moved,
                 "relative": fact.relative,
@@ -33,6 +35,11 @@ def model_json(path: str, facts: Sequence[TensorFacts]) -> dict[str, Any]:
             for fact in facts
         ],
     }
+
+
+def spread_json(spread: Spread | None) -> shapes.Spread | None:
+    """The distribution of a tensor's elements, or null."""
+    return None if spread is None else cast(shapes.Spread, asdict(spread))
 
 
 def dataset_json(path: str, dataset: Any) -> dict[str, Any]:
@@ -52,7 +59,7 @@ def column_json(path: str, column: Any, described: tuple[int, Spread] | None) ->
         "shape": column.shape,
         "first_keys": list(islice(column, _KEYS)),
         "described": samples,
-        "statistics": statistics,
+        "statistics": spread_json(statistics),
     }
 
 

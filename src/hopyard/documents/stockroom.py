@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from hopyard.stockroom.catalog.differences import Difference
+from hopyard.documents import shapes
+from hopyard.stockroom.catalog.differences import Difference, MovedTensor
 from hopyard.stockroom.history.commits import Commit
 from hopyard.stockroom.maintenance.garbage import Collected
 from hopyard.stockroom.maintenance.problems import Unproven, Verified
@@ -22,7 +23,7 @@ from hopyard.stockroom.session.status import Status
 from hopyard.stockroom.views.shelf import ListedThing
 
 
-def status_json(status: Status) -> dict[str, Any]:
+def status_json(status: Status) -> shapes.StockStatus:
     """Where a stockroom is, and what is staged."""
     return {
         "branch": status.branch,
@@ -40,7 +41,7 @@ def status_json(status: Status) -> dict[str, Any]:
     }
 
 
-def commits_json(commits: Iterable[Commit], labels: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+def commits_json(commits: Iterable[Commit], labels: Mapping[str, Sequence[str]]) -> list[shapes.Commit]:
     """Commits, with the branches and tags that are there."""
     return [
         {
@@ -65,12 +66,12 @@ def references_json(commits: Mapping[str, str], kind: str, own: str | None = Non
     ]
 
 
-def differences_json(differences: Iterable[Difference]) -> list[dict[str, Any]]:
+def differences_json(differences: Iterable[Difference]) -> list[shapes.Difference]:
     """What differs, and inside of it: samples, tensors, values, files. Reads what differs."""
     return [_difference(each) for each in differences]
 
 
-def _difference(thing: Difference) -> dict[str, Any]:
+def _difference(thing: Difference) -> shapes.Difference:
     kinds = {type(record) for record in (thing.before, thing.after) if record is not None}
     changed = thing.how == "changed"
     value = ValueRecord in kinds
@@ -83,13 +84,17 @@ def _difference(thing: Difference) -> dict[str, Any]:
         "samples": [{"key": key, "how": how} for key, how in thing.samples()]
         if changed and ColumnRecord in kinds
         else None,
-        "tensors": list(thing.tensors()) if changed and ModelRecord in kinds else None,
+        "tensors": [_tensor(each) for each in thing.tensors()] if changed and ModelRecord in kinds else None,
         "values": {"before": before, "after": after} if value else None,
         "files": _files(thing),
     }
 
 
-def _files(thing: Difference) -> dict[str, Any] | None:
+def _tensor(moved: MovedTensor) -> shapes.TensorChange:
+    return {"path": moved.path, "how": moved.how, "moved": moved.moved, "relative": moved.relative}
+
+
+def _files(thing: Difference) -> shapes.ChangedFiles | None:
     files = thing.files
     if files is None:
         return None
@@ -100,7 +105,7 @@ def _files(thing: Difference) -> dict[str, Any] | None:
     }
 
 
-def listed_json(things: Iterable[ListedThing]) -> list[dict[str, Any]]:
+def listed_json(things: Iterable[ListedThing]) -> list[shapes.ListedThing]:
     """What is on the shelves."""
     return [
         {"path": each.path, "what": each.what, "count": each.count, "value_bytes": each.nbytes}

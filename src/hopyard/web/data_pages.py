@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from starlette.requests import Request
@@ -19,8 +19,10 @@ from hopyard.data.reports.summary import inspect
 from hopyard.data.reports.throughput import shuffle_quality
 from hopyard.data.schema import Column
 from hopyard.documents.data import summary_json
+from hopyard.documents.shapes import DescribedSplit
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.storage import Store
+from hopyard.web import shapes
 from hopyard.web.answers import answer
 from hopyard.web.places import ShownPlace, place_of
 from hopyard.web.requests import whole
@@ -57,16 +59,7 @@ class DataPages:
 
     def _describe(self, request: Request) -> Response:
         store = self._at(request)
-        document = summary_json(inspect(store))
-        for split in document:
-            dataset = open_dataset(store, split["split"], nulls="mask" if split["notes"] else "error")
-            split["row_group_rows"] = list(dataset.group_rows)
-            split["places"] = _places(dataset)
-            quality = shuffle_quality(dataset, _QUALITY_BATCH)
-            split["order_quality"] = (
-                None if quality is None else {"batch_size": _QUALITY_BATCH, "ratio": quality}
-            )
-        return answer(document)
+        return answer([_described(store, split) for split in summary_json(inspect(store))])
 
     def _samples(self, request: Request) -> Response:
         split = request.query_params.get("split", "train")
@@ -80,7 +73,7 @@ class DataPages:
         masked: Mapping[str, Any] = (
             {} if policies is None else {name: f"{name}_mask" for name in policies.masked}
         )
-        cells = [
+        cells: list[list[shapes.Cell]] = [
             [
                 None
                 if masked.get(column.name) in batch and batch[masked[column.name]][place]
@@ -89,7 +82,7 @@ class DataPages:
             ]
             for place, row in enumerate(rows)
         ]
-        columns = [
+        columns: list[shapes.SampleColumn] = [
             {
                 "name": column.name,
                 "type": str(column).removeprefix(f"{column.name}: "),
@@ -97,7 +90,8 @@ class DataPages:
             }
             for place, column in enumerate(dataset.schema)
         ]
-        return answer({"columns": columns, "rows": cells, "first": first, "of": len(dataset)})
+        document: shapes.Samples = {"columns": columns, "rows": cells, "first": first, "of": len(dataset)}
+        return answer(document)
 
     def _at(self, request: Request) -> Store:
         """The dataset that is asked for, which must be one of those listed: a path leads nowhere else."""
@@ -114,6 +108,17 @@ class DataPages:
         return place_of(self._places, request.path_params["place"]).store()
 
 
+def _described(store: Store, split: DescribedSplit) -> shapes.Split:
+    dataset = open_dataset(store, split["split"], nulls="mask" if split["notes"] else "error")
+    quality = shuffle_quality(dataset, _QUALITY_BATCH)
+    return {
+        **split,
+        "row_group_rows": list(dataset.group_rows),
+        "places": _places(dataset),
+        "order_quality": None if quality is None else {"batch_size": _QUALITY_BATCH, "ratio": quality},
+    }
+
+
 def _path_of(dataset: Store, store: Store) -> str:
     return dataset.url.removeprefix(store.url).strip("/")
 
@@ -126,7 +131,7 @@ def _places(dataset: Dataset) -> list[list[str]] | None:
     return hosts if any(hosts) else None
 
 
-def _shown(cells: list[list[Any]], place: int) -> str:
+def _shown(cells: list[list[shapes.Cell]], place: int) -> Literal["text", "number", "image", "tensor"]:
     for row in cells:
         match row[place]:
             case {"image": _}:
@@ -138,7 +143,7 @@ def _shown(cells: list[list[Any]], place: int) -> str:
     return "number"
 
 
-def _cell(column: Column, value: Any, row: int) -> Any:
+def _cell(column: Column, value: Any, row: int) -> shapes.Cell:
     """A value as a page shows it."""
     image = _image(column, value, row)
     if image is not None:
@@ -154,14 +159,14 @@ def _cell(column: Column, value: Any, row: int) -> Any:
         finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
         return {
             "tensor": f"{array.dtype} {'x'.join(map(str, array.shape))}",
-            "first": array.ravel()[:_FIRST_NUMBERS],
-            "min": finite.min() if finite.size else None,
-            "max": finite.max() if finite.size else None,
+            "first": array.ravel()[:_FIRST_NUMBERS].tolist(),
+            "min": finite.min().item() if finite.size else None,
+            "max": finite.max().item() if finite.size else None,
         }
     return shortened(str(value), _LONGEST_TEXT)
 
 
-def _image(column: Column, value: Any, row: int) -> dict[str, str] | None:
+def _image(column: Column, value: Any, row: int) -> shapes.Image | None:
     if column.kind not in ("tensor", "bytes"):
         return None
     try:

@@ -11,12 +11,13 @@ from typing import Any
 
 from hopyard.errors import HopyardError
 from hopyard.search.importance import importances
+from hopyard.web.shapes import Importances
 
 Points = Sequence[tuple[dict[str, Any], float]]
 """Hyperparameters of trials, and their values; the smaller, the better."""
 
 
-def importance_json(points: Points) -> dict[str, Any]:
+def importance_json(points: Points) -> Importances:
     """The importance of each hyperparameter, most important first; or why it cannot be told."""
     done = subprocess.run(
         [sys.executable, "-m", "hopyard.web.importance"],
@@ -24,11 +25,11 @@ def importance_json(points: Points) -> dict[str, Any]:
         capture_output=True,
         check=True,
     )
-    document: dict[str, Any] = json.loads(done.stdout)
+    document: Importances = json.loads(done.stdout)
     return document
 
 
-def told(points: Points) -> dict[str, Any]:
+def told(points: Points) -> Importances:
     """The document, in this process."""
     try:
         found = importances([params for params, _ in points], [value for _, value in points])

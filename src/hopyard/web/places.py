@@ -6,12 +6,13 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from hopyard.errors import HopyardError, NotFoundError, UsageError
 from hopyard.stockroom import StockRoom
 from hopyard.storage import LocalStore, Store, open_store
 from hopyard.tune import list_runs
+from hopyard.web.shapes import Place
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,6 @@ def place_of(places: Sequence[ShownPlace], number: int | str) -> ShownPlace:
     return known[str(number)]
 
 
-def place_json(place: ShownPlace) -> dict[str, Any]:
+def place_json(place: ShownPlace) -> Place:
     """A place, and why it cannot be looked at, if so."""
     return {"place": str(place.number), "url": place.url, "kind": place.kind, "error": place.problem()}

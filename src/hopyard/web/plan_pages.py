@@ -8,6 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hopyard.documents import shapes
 from hopyard.documents.plans import estimates_of, lacking, plan_json, preview_of
 from hopyard.errors import UsageError
 from hopyard.web.answers import answer
@@ -44,7 +45,7 @@ async def plan_answer(request: Request) -> Response:
     return answer(await run_in_threadpool(_planned, searcher, numbers))
 
 
-def _planned(searcher: dict[str, Any] | None, numbers: dict[str, float | None]) -> dict[str, Any]:
+def _planned(searcher: dict[str, Any] | None, numbers: dict[str, float | None]) -> shapes.Plan:
     preview = None if searcher is None else preview_of(searcher)
     if preview is not None and numbers["workers"] is None:
         return plan_json(preview, None)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hopyard.documents.runs import driver_json, error_json, run_json, summary_json, trial_json
+from hopyard.documents.runs import driver_json, error_json, facts_json, summary_json, trial_json
 from hopyard.errors import NotFoundError, StorageError
 from hopyard.hopper.history import rules_broken_by
 from hopyard.hopper.state import ENDED, JournalRecord, RunState, TrialState
@@ -18,17 +18,24 @@ from hopyard.tune.callbacks import flat_params
 from hopyard.tune.describing import is_endless
 from hopyard.tune.listing import RunSummary, summary_of
 from hopyard.tune.rows import epoch_numbers
+from hopyard.web import shapes
 from hopyard.web.watched import MERGED, PHASES, Units, WatchedRun
 
 MOST_CHECKED = 100_000
 """Units of a run above which its schedule is not checked against the rules."""
 
 
-def listed_json(place: int, run_id: str, found: RunSummary | WatchedRun | StorageError) -> dict[str, Any]:
+def listed_json(place: int, run_id: str, found: RunSummary | WatchedRun | StorageError) -> shapes.RunItem:
     """A run of the list: as ``hopyard run list --json`` has it, with its place and progress."""
     if isinstance(found, StorageError):
-        more: dict[str, Any] = dict.fromkeys(("name", "kind", "ended_trials", "progress"))
-        return {"place": str(place), **summary_json(run_id, found), **more}
+        return {
+            **summary_json(run_id, found),
+            "place": str(place),
+            "name": None,
+            "kind": None,
+            "ended_trials": None,
+            "progress": None,
+        }
     summary = found if isinstance(found, RunSummary) else summary_of(run_id, found.state, found.holder)
     if isinstance(found, WatchedRun):
         ended = sum(not trial.running for trial in found.state.trials.values())
@@ -37,8 +44,8 @@ def listed_json(place: int, run_id: str, found: RunSummary | WatchedRun | Storag
         ended, progress = summary.trials, 1.0 if summary.status in ENDED else None
     about = summary.header.get("experiment")
     return {
-        "place": str(place),
         **summary_json(run_id, summary),
+        "place": str(place),
         "name": None if about is None else about["config"].get("name"),
         "kind": summary.header["settings"]["kind"],
         "ended_trials": ended,
@@ -61,17 +68,16 @@ def progress_of(state: RunState) -> float | None:
     return min(done / (planned * state.replicates), 1.0)
 
 
-def described_json(run: WatchedRun) -> dict[str, Any]:
+def described_json(run: WatchedRun) -> shapes.Run:
     """A run: as ``hopyard run describe --json`` has it, with what the page needs beside."""
     state, totals = run.state, run.totals()
     broken = None
     if state.units <= MOST_CHECKED:
         broken = rules_broken_by([*_records(run.units()), *run.rest()], state.layout)
-    document = run_json(run, totals, broken)
-    document["trials"] = [_row(run, trial) for trial in state.ranked()]
     about = state.header.get("experiment")
     return {
-        **document,
+        **facts_json(run, totals, broken),
+        "trials": [_row(run, trial) for trial in state.ranked()],
         "version": run.count,
         "reading": None,
         "settings": _plain(run.settings),
@@ -79,14 +85,22 @@ def described_json(run: WatchedRun) -> dict[str, Any]:
         "output": state.session.get("output"),
         "progress": progress_of(state),
         "driven_seconds": state.clock,
-        "experiment": None
-        if about is None
-        else {"length": about.get("length"), "config": about["config"]}
-        | {name: about["config"].get(name) for name in ("name", "description", "labels")},
+        "experiment": None if about is None else _experiment(about),
     }
 
 
-def reading_json(run: WatchedRun, share: float) -> dict[str, Any]:
+def _experiment(about: dict[str, Any]) -> shapes.Experiment:
+    config = about["config"]
+    return {
+        "name": config.get("name"),
+        "description": config.get("description"),
+        "labels": config.get("labels"),
+        "config": config,
+        "length": about.get("length"),
+    }
+
+
+def reading_json(run: WatchedRun, share: float) -> shapes.Reading:
     """A run whose journal is still read."""
     return {"run": run.run_id, "version": 0, "reading": share, "trials": []}
 
@@ -99,11 +113,11 @@ def metrics_of(state: RunState) -> list[str]:
     return list(names)
 
 
-def _row(run: WatchedRun, trial: TrialState) -> dict[str, Any]:
+def _row(run: WatchedRun, trial: TrialState) -> shapes.Trial:
     return {**trial_json(run.state, trial), "stopped": run.stopped_by(trial)}
 
 
-def trial_detail_json(run: WatchedRun, number: int) -> dict[str, Any]:
+def trial_detail_json(run: WatchedRun, number: int) -> shapes.TrialHistory:
     """A trial with its history.
 
     Raises:
@@ -130,10 +144,11 @@ def points_of(run: WatchedRun) -> list[tuple[dict[str, Any], float]]:
     return [(flat_params(each.params), smaller(each.best.value)) for each in trials if each.best is not None]
 
 
-def changes_json(run: WatchedRun, version: int, sent: dict[int, int]) -> dict[str, Any]:
+def changes_json(run: WatchedRun, version: int, sent: dict[int, int]) -> shapes.RunChanges:
     """What has changed since ``version``; ``sent`` counts the validations of each trial that were told already, and is
     brought up to date."""
-    state, points = run.state, {}
+    state = run.state
+    points: dict[str, shapes.Points] = {}
     changed = run.changed_since(version)
     for trial in changed:
         told, now = sent.get(trial.number, 0), len(trial.ended_at)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from hopyard.documents import shapes
 from hopyard.documents.shelves import model_json
 from hopyard.documents.stockroom import (
     commits_json,
@@ -115,5 +114,5 @@ class StockPages:
         return place_of(self._places, request.path_params["place"]).stockroom()
 
 
-def _things(shown: Shelves) -> list[dict[str, Any]]:
+def _things(shown: Shelves) -> list[shapes.ListedThing]:
     return listed_json(list_shelves(shown, None))

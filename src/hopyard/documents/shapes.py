@@ -1,0 +1,393 @@
+"""Keys of the JSON documents of runs, datasets, stockrooms and plans, and the types of their values.
+
+Functions that make documents return these types, so that mypy holds them to it; the dashboard's OpenAPI document is
+made from them. They say what a value is before :func:`hopyard.documents.values.to_json`, which makes null of numbers
+that are not finite. docs/cli.md says what the keys mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
+
+Named = Mapping[str, Any]
+"""Values under names that users gave."""
+
+Share = float | None
+"""0 to 1."""
+
+Mode = Literal["min", "max"]
+"""Whether the smallest or the largest value is the best."""
+
+How = Literal["added", "removed", "changed"]
+
+
+# Runs
+
+
+class Driver(TypedDict):
+    """The process that drives a run."""
+
+    host: str | None
+    pid: int | None
+
+
+class Failure(TypedDict):
+    """A failure on a worker."""
+
+    kind: str
+    message: str
+    traceback: str
+    log: str
+    worker: int | None
+    partition: int | None
+    phase: str
+
+
+class RunSummary(TypedDict):
+    """A run of a list; one that cannot be read says why in ``error``, and has null in the rest."""
+
+    run: str
+    status: str
+    begun: datetime | None
+    num_trials: int | None
+    metric: str | None
+    mode: Mode | None
+    best: float | None
+    driver: Driver | None
+    driven_seconds: float | None
+    unit_seconds: float | None
+    error: str | None
+
+
+class Replicate(TypedDict, total=False):
+    """Of a run with replicates: the point of a trial, which of its replicates it is, and mean and spread of all."""
+
+    point: int
+    replicate: int
+    mean: float | None
+    spread: float | None
+
+
+class RunTrial(Replicate):
+    """A trial as it is at its best epoch."""
+
+    trial: int
+    status: str
+    value: float | None
+    best_epoch: float | None
+    epochs: float
+    unit_seconds: float
+    copy_of: int | None
+    params: Named
+    metrics: Mapping[str, float | None]
+    error: Failure | None
+
+
+class Pack(TypedDict):
+    """How often so many trials have made a visit together."""
+
+    trials: int
+    visits: int
+
+
+class Alone(TypedDict):
+    """Trials that train with no other, and why."""
+
+    trials: Sequence[int]
+    why: str
+
+
+class ScheduleTotals(TypedDict):
+    """The schedule of a run in numbers."""
+
+    units: int
+    workers: int
+    span_seconds: float
+    busy: Share
+    packs: Sequence[Pack]
+    alone: Sequence[Alone]
+    hops: int
+    states_read_bytes: int
+    states_written_bytes: int
+    data_read_bytes: int
+    data_beside_bytes: int | None
+    data_away_bytes: int | None
+
+
+class RunFacts(TypedDict):
+    """A run without its trials."""
+
+    run: str
+    status: str
+    driver: Driver | None
+    kind: str
+    seed: int | None
+    begun: datetime
+    search_space: Any
+    trained_on: Any
+    metric: str
+    mode: Mode
+    epochs: int | None
+    partitions: int
+    num_trials: int
+    schedule: ScheduleTotals
+    broken_rules: Sequence[str] | None
+    error: Failure | None
+
+
+class DescribedRun(RunFacts):
+    """A run with its trials, best first."""
+
+    trials: Sequence[RunTrial]
+
+
+class ComparedRun(TypedDict):
+    """A run beside others."""
+
+    run: str
+    kind: str
+    status: str
+    metric: str
+    data: str | None
+    settings: Named
+    num_trials: int
+    epochs: float
+    driven_seconds: float
+    best: float | None
+    params: Named | None
+    note: str | None
+
+
+# Datasets
+
+
+class ColumnStatistics(TypedDict):
+    """Statistics of the finite elements of a column; ``distinct``: its different values, if they are few."""
+
+    min: float | None
+    max: float | None
+    mean: float | None
+    std: float | None
+    missing: int
+    not_finite: int
+    distinct: Sequence[int | str] | None
+
+
+SplitName = Literal["train", "val"]
+
+
+class SchemaColumn(TypedDict):
+    """A column as its schema has it; ``shape``: of a row."""
+
+    name: str
+    kind: str
+    dtype: str | None
+    shape: Sequence[int]
+
+
+class DataColumn(SchemaColumn):
+    """A column of a dataset; ``sorted``: how far the rows of files as they are are sorted by it."""
+
+    read: Literal["mapped", "decoded"]
+    sorted: Share
+    statistics: ColumnStatistics | None
+
+
+class DescribedSplit(TypedDict):
+    """A split of a dataset."""
+
+    split: SplitName
+    rows: int
+    row_groups: int
+    files: int
+    file_bytes: int
+    prepared: bool
+    created: datetime | None
+    fingerprint: str
+    settings: Named
+    partitions: Mapping[str, int]
+    cached_row_groups: int
+    notes: Sequence[str]
+    columns: Sequence[DataColumn]
+
+
+# Stockrooms
+
+
+class StagedThing(TypedDict):
+    """A thing that was written and waits for a commit."""
+
+    path: str
+    how: str
+
+
+class StagedElsewhere(TypedDict):
+    """How many writes are staged upon another commit."""
+
+    commit: str | None
+    writes: int
+
+
+class RemoteBranch(TypedDict):
+    """How many commits a branch has more, and less, than its namesake here."""
+
+    branch: str
+    more: int
+    less: int
+
+
+class StockStatus(TypedDict):
+    """Where a stockroom is, and what is staged."""
+
+    branch: str | None
+    commit: str | None
+    behind: str | None
+    ahead: str | None
+    detached: str | None
+    why: str | None
+    staged: Sequence[StagedThing]
+    elsewhere: Sequence[StagedElsewhere]
+    remotes: Sequence[RemoteBranch]
+    advice: Sequence[str]
+
+
+class Commit(TypedDict):
+    """A commit, with the branches and tags that are there; ``git``: what was checked out in git."""
+
+    commit: str
+    parents: Sequence[str]
+    time: datetime
+    author: str
+    message: str
+    labels: Sequence[str]
+    git: Named | None
+
+
+class ListedThing(TypedDict):
+    """A thing on a shelf."""
+
+    path: str
+    what: str
+    count: int | None
+    value_bytes: int | None
+
+
+class ChangedSample(TypedDict):
+    """A sample that differs, by its key: a number, a text, or an array of both."""
+
+    key: Any
+    how: How
+
+
+class TensorChange(TypedDict):
+    """A tensor that differs, and how far it moved: Euclidean, and as a share of its norm."""
+
+    path: str
+    how: str
+    moved: float | None
+    relative: float | None
+
+
+class ChangedValue(TypedDict):
+    """A value that differs; null: there is none."""
+
+    before: Any
+    after: Any
+
+
+class ChangedFiles(TypedDict):
+    """Names of the files of a dataset that were added and removed, and what else has changed."""
+
+    added: Sequence[str]
+    removed: Sequence[str]
+    changed: Sequence[str]
+
+
+class Difference(TypedDict):
+    """A thing that differs, and inside of it: samples, tensors, values, files."""
+
+    path: str
+    how: How
+    before: str | None
+    after: str | None
+    samples: Sequence[ChangedSample] | None
+    tensors: Sequence[TensorChange] | None
+    values: ChangedValue | None
+    files: ChangedFiles | None
+
+
+class Spread(TypedDict):
+    """Distribution of the finite elements of a tensor; ``zeros``: their share."""
+
+    mean: float | None
+    std: float | None
+    norm: float | None
+    min: float | None
+    max: float | None
+    zeros: Share
+    nan: int
+    infinite: int
+    histogram: Sequence[int]
+
+
+class Tensor(TypedDict):
+    """A tensor of a model, and how far it moved since the version that it is compared with."""
+
+    path: str
+    dtype: str
+    shape: Sequence[int]
+    value_bytes: int
+    statistics: Spread | None
+    change: str | None
+    moved: float | None
+    relative: float | None
+
+
+class Model(TypedDict):
+    """A model of a stockroom."""
+
+    path: str
+    value_bytes: int
+    tensors: Sequence[Tensor]
+
+
+# Plans
+
+
+class TrialGroup(TypedDict):
+    """Trials that train for so many units each."""
+
+    num_trials: int
+    units_each: int
+
+
+class Preview(TypedDict):
+    """What a searcher would do."""
+
+    unit: str
+    num_trials: int
+    units: int
+    groups: Sequence[TrialGroup]
+
+
+class Estimate(TypedDict):
+    """What a search would take, done in one way."""
+
+    way: str
+    total_seconds: float
+    worker_hours: float
+    moved_bytes: int
+    stored_bytes: int
+    bucket_read_bytes: int
+    bucket_requests: int
+
+
+class Plan(TypedDict):
+    """A preview, and estimates; null where there is none."""
+
+    searcher: Preview | None
+    estimates: Sequence[Estimate] | None

@@ -1,0 +1,324 @@
+"""Keys of the JSON documents that only the dashboard's server gives, and the types of their values; the others are in
+:mod:`hopyard.documents.shapes`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
+
+from hopyard.documents.shapes import (
+    Commit,
+    DescribedSplit,
+    Driver,
+    Failure,
+    ListedThing,
+    Named,
+    RunFacts,
+    RunSummary,
+    RunTrial,
+    Share,
+    StockStatus,
+)
+
+Measured = Mapping[str, Sequence[float | None]]
+"""Values of metrics, one for each validation."""
+
+
+class Error(TypedDict):
+    """What is wrong, and what to do next."""
+
+    error: str
+
+
+class Place(TypedDict):
+    """A store or a stockroom; ``error``: why it cannot be looked at now."""
+
+    place: str
+    url: str
+    kind: Literal["store", "stockroom"]
+    error: str | None
+
+
+class Places(TypedDict):
+    """What is shown, and whether runs can be steered."""
+
+    version: str
+    control: bool
+    places: Sequence[Place]
+
+
+# Runs
+
+
+class RunItem(RunSummary):
+    """A run of the list."""
+
+    place: str
+    name: str | None
+    kind: str | None
+    ended_trials: int | None
+    progress: Share
+
+
+class RunList(TypedDict):
+    """The runs of all stores."""
+
+    runs: Sequence[RunItem]
+
+
+class GoneRun(TypedDict):
+    """A run that is no longer there."""
+
+    place: str
+    run: str
+
+
+class RunListEvent(TypedDict):
+    """Runs that have changed, and those that are gone."""
+
+    runs: Sequence[RunItem]
+    gone: Sequence[GoneRun]
+
+
+class Trial(RunTrial):
+    """A trial of a run; ``stopped``: by whom."""
+
+    stopped: str | None
+
+
+class Experiment(TypedDict):
+    """The experiment that a run is."""
+
+    name: str | None
+    description: str | None
+    labels: Any
+    config: Named
+    length: Any
+
+
+class Run(RunFacts):
+    """A run with its trials, best first; ``version``: number of the records that it is made from."""
+
+    trials: Sequence[Trial]
+    version: int
+    reading: None
+    settings: Named
+    metrics: Sequence[str]
+    output: str | None
+    progress: Share
+    driven_seconds: float
+    experiment: Experiment | None
+
+
+class Reading(TypedDict):
+    """A run whose journal is still read, and the share of it that is: ask again."""
+
+    run: str
+    version: Literal[0]
+    reading: float
+    trials: Sequence[Trial]
+
+
+class Points(TypedDict):
+    """Validations of a trial: after which epoch, when, and with which values."""
+
+    epoch: Sequence[float]
+    seconds: Sequence[float]
+    metrics: Measured
+
+
+class RunChanges(TypedDict):
+    """What has changed in a run; ``points``: new validations, by numbers of trials."""
+
+    version: int
+    status: str
+    driver: Driver | None
+    num_trials: int
+    best_trial: int | None
+    progress: Share
+    driven_seconds: float
+    error: Failure | None
+    trials: Sequence[Trial]
+    points: Mapping[str, Points]
+
+
+class Message(TypedDict):
+    """Something that happened in a run."""
+
+    text: str
+
+
+class End(TypedDict):
+    """A run has ended."""
+
+    status: str
+
+
+class ReadingShare(TypedDict):
+    """The share of a run's journal that is read."""
+
+    share: float
+
+
+class TrialHistory(Trial):
+    """A trial with its validations."""
+
+    history: Measured
+    epoch: Sequence[float]
+    seconds: Sequence[float]
+
+
+class Importance(TypedDict):
+    """How much of the differences between trials a hyperparameter explains."""
+
+    name: str
+    importance: float
+
+
+class Importances(TypedDict):
+    """Hyperparameters, most important first; or why that cannot be told."""
+
+    importances: Sequence[Importance]
+    error: str | None
+
+
+class LogLine(TypedDict):
+    """A line that a trial printed, or of the traceback of its failure."""
+
+    time: datetime | None
+    trial: int | None
+    worker: int | None
+    stream: str | None
+    text: str
+
+
+class Logs(TypedDict):
+    """Lines, and ``after`` for the next request."""
+
+    lines: Sequence[LogLine]
+    next: int
+
+
+class Said(TypedDict):
+    """What became of a command, in words."""
+
+    said: str
+
+
+# Datasets
+
+
+class ListedDataset(TypedDict):
+    """A dataset of a store; or, with no path, what was found and cannot be read."""
+
+    path: str
+    error: str | None
+
+
+class DatasetList(TypedDict):
+    """The datasets of a store."""
+
+    datasets: Sequence[ListedDataset]
+
+
+class OrderQuality(TypedDict):
+    """How far batches of the shuffled order are from independent draws: 1 is a true permutation, more is worse."""
+
+    batch_size: int
+    ratio: float
+
+
+class Split(DescribedSplit):
+    """A split of a dataset; ``places``: hosts that have the bytes of each file."""
+
+    row_group_rows: Sequence[int]
+    places: Sequence[Sequence[str]] | None
+    order_quality: OrderQuality | None
+
+
+class SampleColumn(TypedDict):
+    """A column of shown rows."""
+
+    name: str
+    type: str
+    shown: Literal["text", "number", "image", "tensor"]
+
+
+class Image(TypedDict):
+    """An image as a ``data:`` address."""
+
+    image: str
+
+
+class TensorCell(TypedDict):
+    """A tensor in words, its first elements, and the bounds of the finite ones."""
+
+    tensor: str
+    first: Sequence[float | bool | None]
+    min: float | None
+    max: float | None
+
+
+Cell = Image | TensorCell | str | float | bool | None
+
+
+class Samples(TypedDict):
+    """Rows of a split from ``first`` on, ``of`` so many."""
+
+    columns: Sequence[SampleColumn]
+    rows: Sequence[Sequence[Cell]]
+    first: int
+    of: int
+
+
+# Stockrooms
+
+
+class Branch(TypedDict):
+    """A branch, and whether this is on it."""
+
+    branch: str
+    commit: str
+    current: bool
+
+
+class Tag(TypedDict):
+    """A tag."""
+
+    tag: str
+    commit: str
+
+
+class Stock(TypedDict):
+    """A stockroom; ``status`` is null while git merges, and ``merging`` says so."""
+
+    status: StockStatus | None
+    branches: Sequence[Branch]
+    tags: Sequence[Tag]
+    things: Sequence[ListedThing]
+    merging: str | None
+
+
+class CommitContents(TypedDict):
+    """A commit: what is on the shelves, the models and runs that came with it, and how to reproduce these."""
+
+    commit: Commit
+    things: Sequence[ListedThing]
+    models: Sequence[str]
+    runs: Sequence[str]
+    reproduce: str | None
+
+
+# What is sent
+
+
+class Command(TypedDict, total=False):
+    """A command to a run; ``trial``: of stop; the numbers: of extend."""
+
+    do: Literal["pause", "resume", "stop", "kill", "extend"]
+    trial: int
+    num_models: int | None
+    num_epochs: int | None
