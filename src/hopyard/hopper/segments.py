@@ -27,9 +27,9 @@ FOLDER = "journal"
 CUT = "cut"
 _DOMAIN = "hopyard.journal"
 _DIGITS = 12
-_BATCH = 1024
-"""Segments in one compressed piece."""
-_LARGEST = 1 << 26
+_PIECE = 1 << 21
+"""Bytes of segments in one compressed piece, which readers hold in memory one at a time; one segment may be larger."""
+_LARGEST = 1 << 24
 """Archives are merged into larger ones up to this many bytes."""
 
 
@@ -261,10 +261,13 @@ class Segments:
         if first > last:
             return
         merged = [_name(number) for number in range(first, last + 1)]
-        data = [
-            _compressed(start, [self._body(n) for n in range(start, min(start + _BATCH, last + 1))])
-            for start in range(first, last + 1, _BATCH)
-        ]
+        data, bodies, nbytes = [], list[bytes](), 0
+        for number in range(first, last + 1):
+            bodies.append(self._body(number))
+            nbytes += len(bodies[-1])
+            if number == last or nbytes >= _PIECE:
+                data.append(_compressed(number - len(bodies) + 1, bodies))
+                bodies, nbytes = [], 0
         size = sum(map(len, data))
         for archive in reversed(
             archives
@@ -353,11 +356,9 @@ def _segments_of(data: bytes, where: str) -> Iterator[tuple[int, bytes]]:
                 f"{where} is not what was written: the part from byte {start} on does not have its digest. Restore it "
                 "from a copy, or start the run anew with fresh=True."
             )
-        lines: list[bytes] = []
-        for line in content.split(b"\n")[:-1]:
-            if line:
-                lines.append(line + b"\n")
-            else:
-                yield number, b"".join(lines)
-                lines, number = [], number + 1
+        at = 0
+        while at < len(content):  # no line of a record is empty
+            stop = at if content.startswith(b"\n", at) else content.index(b"\n\n", at) + 1
+            yield number, content[at:stop]
+            at, number = stop + 1, number + 1
         start = end + nbytes
