@@ -12,7 +12,7 @@ from hopyard.cli.run_stores import RunId, StorePath, open_existing
 from hopyard.cli.terminal import JsonOption, console, say, show_json
 from hopyard.documents.runs import compared_json
 from hopyard.tune import Run, open_run
-from hopyard.tune.compare import compared_rows
+from hopyard.tune.comparing import compared_rows
 from hopyard.tune.describing import describe_epochs, describe_number, describe_params
 
 

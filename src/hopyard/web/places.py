@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from hopyard import stockroom
 from hopyard.errors import HopyardError, NotFoundError, UsageError
-from hopyard.stockroom import StockRoom
 from hopyard.storage import LocalStore, Store, open_store
-from hopyard.tune import list_runs
+from hopyard.tune.listing import list_runs
 from hopyard.web.shapes import Place
 
 
@@ -49,7 +49,7 @@ class ShownPlace:
             )
         return _existing(self.given)
 
-    def stockroom(self) -> StockRoom:
+    def stockroom(self) -> stockroom.StockRoom:
         """The stockroom, open for reading; nothing is fetched for it.
 
         Raises:
@@ -58,7 +58,7 @@ class ShownPlace:
         """
         if self.kind != "stockroom":
             raise UsageError(f"{self.url} is a store, which has no versions. Look at its runs and data.")
-        return StockRoom(self.given, fetch="never")
+        return stockroom.StockRoom(self.given, fetch="never")
 
     def problem(self) -> str | None:
         """Why it cannot be looked at now, or None."""
@@ -89,7 +89,7 @@ def find_places(given: Sequence[str]) -> list[ShownPlace]:
 
 def _place(number: int, given: str) -> ShownPlace:
     if "://" not in given and Path(given).is_dir():
-        with contextlib.suppress(NotFoundError), StockRoom(given, fetch="never") as room:
+        with contextlib.suppress(NotFoundError), stockroom.StockRoom(given, fetch="never") as room:
             if room.place.root.resolve() == Path(given).resolve() and not list_runs(LocalStore(given)):
                 return ShownPlace(number, given, "stockroom", given)
     return ShownPlace(number, _existing(given).url, "store", given)

@@ -12,15 +12,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from hopyard import tune
 from hopyard.documents.runs import compared_json
 from hopyard.errors import HopyardError, StorageError, UsageError
 from hopyard.experiment.logs import read_logs
 from hopyard.hopper.journal import FOLDER, first_and_last, holder
 from hopyard.storage import Store
-from hopyard.tune import list_runs, open_run
 from hopyard.tune.asking import ask
-from hopyard.tune.compare import compared_rows
-from hopyard.tune.listing import RunSummary, find_run, summary
+from hopyard.tune.comparing import compared_rows
+from hopyard.tune.listing import RunSummary, find_run, list_runs, summary
 from hopyard.web.answers import answer, event, status_of
 from hopyard.web.guard import is_token
 from hopyard.web.importance import importance_json
@@ -140,7 +140,7 @@ class RunPages:
         runs = []
         for each in asked:
             number, _, run_id = each.partition("/")
-            runs.append(open_run(place_of(self._places, number).store(), run_id))
+            runs.append(tune.open_run(place_of(self._places, number).store(), run_id))
         return answer(compared_json(compared_rows(runs)))
 
     # One run
