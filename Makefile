@@ -11,7 +11,7 @@ SEED ?= 0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo java weights test test-all test-exhaustive coverage check bench dashboard constraints notebooks clean
+.PHONY: help demo java browser pages weights test test-all test-exhaustive coverage check bench dashboard constraints notebooks clean
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
@@ -39,6 +39,13 @@ demo: .venv/.demo
 java:
 	@tools/java.sh
 
+# What the tests of the dashboard need: Chromium, and its pages, which npm builds.
+browser:
+	@tools/browser.sh
+
+pages:
+	@tools/pages.sh
+
 weights: .venv/.dev
 	$(BIN)/python tools/weights.py
 
@@ -47,16 +54,16 @@ test coverage: export HOPYARD_TESTS := quick
 test-all: export HOPYARD_TESTS := ci
 test-exhaustive: export HOPYARD_TESTS := exhaustive
 test test-all test-exhaustive coverage: export HOPYARD_SEED := $(SEED)
-test: java .venv/.dev
+test: java browser pages .venv/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
-test-all: java .venv/.dev
+test-all: java browser pages .venv/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
-test-exhaustive: java .venv/.dev
+test-exhaustive: java browser pages .venv/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --timeout 0 $(ARGS)
 
-coverage: java .venv/.dev
+coverage: java browser pages .venv/.dev
 	rm -rf build/coverage
 	mkdir -p build/coverage
 	$(BIN)/python -m coverage run -m pytest -n $(JOBS) --dist worksteal $(ARGS)
