@@ -86,6 +86,8 @@ export interface Trial {
   metrics: Record<string, number | null>;
   error: Failure | null;
   stopped: string | null;
+  point?: number;
+  replicate?: number;
   mean?: number | null;
   spread?: number | null;
 }
@@ -186,8 +188,10 @@ export interface Logs {
 export interface Command {
   do: 'pause' | 'resume' | 'stop' | 'kill' | 'extend';
   trial?: number;
-  num_models?: number;
-  num_epochs?: number;
+  params?: JsonObject;
+  weights?: boolean;
+  num_models?: number | null;
+  num_epochs?: number | null;
 }
 
 export interface DatasetList {
@@ -251,6 +255,8 @@ export type Cell =
 export interface Samples {
   columns: SampleColumn[];
   rows: Cell[][];
+  first: number;
+  of: number;
 }
 
 export interface StockStatus {
@@ -258,7 +264,8 @@ export interface StockStatus {
   commit: string | null;
   behind: Json;
   ahead: Json;
-  detached: boolean;
+  /** Why commits move no branch; null: they do. */
+  detached: string | null;
   why: string | null;
   staged: { path: string; how: string }[];
   elsewhere: { commit: string; writes: number }[];

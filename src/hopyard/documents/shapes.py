@@ -127,7 +127,7 @@ class RunFacts(TypedDict):
     kind: str
     seed: int | None
     begun: datetime
-    search_space: Any
+    search_space: Named | None
     trained_on: Any
     metric: str
     mode: Mode

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -16,6 +17,7 @@ from hopyard.errors import HopyardError
 from hopyard.web.answers import answer, refused
 from hopyard.web.data_pages import DataPages
 from hopyard.web.guard import RequestGuard
+from hopyard.web.openapi import openapi
 from hopyard.web.places import ShownPlace, place_json
 from hopyard.web.plan_pages import plan_answer
 from hopyard.web.run_pages import RunPages
@@ -57,6 +59,7 @@ def dashboard(
             Mount(
                 "/api",
                 routes=[
+                    Route("/openapi.json", _described),
                     Route("/places", shown),
                     *runs.routes(),
                     *data.routes(),
@@ -71,8 +74,19 @@ def dashboard(
             Middleware(RequestGuard, port=port, hosts=hosts),
             Middleware(GZipMiddleware, minimum_size=_SMALLEST, compresslevel=4),
         ],
-        exception_handlers={HopyardError: refused, OSError: refused},
+        exception_handlers={HopyardError: refused, OSError: refused, HTTPException: _not_taken},
     )
+
+
+def _described(request: Request) -> Response:
+    return answer(openapi())
+
+
+def _not_taken(request: Request, error: Exception) -> Response:
+    """A request that no address takes, such as one with another method."""
+    status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (400, None)
+    said = f"{request.method} {request.url.path} is not taken. /api/openapi.json says what is."
+    return JSONResponse({"error": said}, status, headers)
 
 
 def _unknown(request: Request) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Required
 
 from typing_extensions import TypedDict
 
@@ -316,9 +316,29 @@ class CommitContents(TypedDict):
 
 
 class Command(TypedDict, total=False):
-    """A command to a run; ``trial``: of stop; the numbers: of extend."""
+    """A command to a run; ``trial``: of stop and clone; the numbers: of extend; ``params`` that are changed, and
+    whether it begins with the ``weights`` of the other: of clone."""
 
-    do: Literal["pause", "resume", "stop", "kill", "extend"]
+    do: Required[Literal["pause", "resume", "stop", "kill", "extend", "clone"]]
     trial: int
+    params: Named
+    weights: bool
     num_models: int | None
     num_epochs: int | None
+
+
+class PlanOptions(TypedDict, total=False):
+    """Options of a plan, as of ``hopyard plan``; ``searcher``: the configuration of one."""
+
+    searcher: Named | None
+    workers: float | None
+    rows: float | None
+    rows_per_second: float | None
+    seconds_per_unit: float | None
+    state_mb: float | None
+    data_gb: float | None
+    models: float | None
+    epochs: float | None
+    partitions: float | None
+    batch_size: float | None
+    gbit: float | None
