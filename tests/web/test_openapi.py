@@ -25,7 +25,7 @@ from hopyard import StockRoom
 from hopyard.backend import InlineBackend
 from hopyard.data import prepare
 from hopyard.experiment import complete, create
-from hopyard.hopper.control import _COMMANDS, request
+from hopyard.hopper.control import _COMMANDS
 from hopyard.storage import LocalStore
 from hopyard.tune import Callback
 from hopyard.web.answers import encoded
@@ -196,8 +196,8 @@ ASKED = [
     "/api/runs/0/twice/trials/0", "/api/runs/0/EXPERIMENT/logs", "/api/runs/0/EXPERIMENT/logs?trial=0&after=0&most=2",
     f"/api/runs/0/{RUN}/logs", "/api/data/0", "/api/data/0/describe", "/api/data/0/samples",
     "/api/data/0/samples?split=val&first=3&count=2", "/api/data/0/describe?path=DATASET",
-    "/api/data/0/samples?path=DATASET", "/api/data/2/describe", "/api/data/2/samples", "/api/stock/1", "/api/stock/1/log",
-    "/api/stock/1/log?from=v1&all=1&most=1",
+    "/api/data/0/samples?path=DATASET", "/api/data/2/describe", "/api/data/2/samples", "/api/stock/1",
+    "/api/stock/1/log", "/api/stock/1/log?from=v1&all=1&most=1",
     "/api/stock/1/diff", "/api/stock/1/diff?a=v1&b=HEAD", "/api/stock/1/diff?a=HEAD&b=v1", "/api/stock/1/commit/HEAD",
     "/api/stock/1/commit/v1", "/api/stock/1/model?path=model/net",
     "/api/stock/1/model?path=model/net&revision=HEAD&against=v1",
@@ -268,48 +268,48 @@ def test_a_journal_that_is_still_read_is_described(described: Described, place: 
         described.judge("GET", f"/api/runs/0/{RUN}{path}", answer)
 
 
-class Waiting(Callback):
-    """Holds a search at its first validation until ``go``."""
+class Begun(Callback):
+    """Says when a search has its first validation."""
 
     def __init__(self) -> None:
-        self.reached, self.go = threading.Event(), threading.Event()
+        self.now = threading.Event()
 
     def on_epoch_end(self, trial: Any, epoch: int, metrics: Mapping[str, float]) -> None:
-        self.reached.set()
-        assert self.go.wait(60)
+        self.now.set()
 
 
+@pytest.mark.long
 def test_events_of_a_run_that_goes_on_and_is_deleted_are_as_described(
     described: Described, serve: Any, tmp_path: Path
 ) -> None:
-    waiting, store = Waiting(), LocalStore(tmp_path / "store")
-    going = threading.Thread(target=search(store, [0.1, 0.01], callbacks=[waiting]).fit, args=(rows(),))
+    begun, store = Begun(), LocalStore(tmp_path / "store")
+    long = search(store, [10.0**-power for power in range(1, 200)], callbacks=[begun])
+    going = threading.Thread(target=long.fit, args=(rows(),))
     going.start()
-    assert waiting.reached.wait(60)
-    path, seen, said = f"/api/runs/0/{RUN}/events?since=0", set(), []
+    assert begun.now.wait(60)
+    address, path, seen = f"/api/runs/0/{RUN}", f"/api/runs/0/{RUN}/events?since=0", set()
     with serve([store.url]) as client:
         described.judge("GET", "/api/runs", client.get("/api/runs"))
-        described.judge("GET", f"/api/runs/0/{RUN}", client.get(f"/api/runs/0/{RUN}"))
+        shown = client.get(address)
+        described.judge("GET", address, shown)
+        assert shown.json["driver"]["pid"] > 0
         listed = client.events("/api/runs/events")
         name, document = next(listed)
         described.judge_event("/api/runs/events", name, document)
         assert document == {"runs": [], "gone": []}
         for name, document in client.events(path):
             described.judge_event(path, name, document)
+            if not seen:
+                for word in ("pause", "resume", "stop"):
+                    answer = client.post(f"{address}/commands", {"do": word}, **AUTHORIZED)
+                    assert answer.status == 200, answer.body
+                    described.judge("POST", f"{address}/commands", answer)
             seen.add(name)
-            if name == "changes" and not said:
-                request(store.runs.at(RUN), {"do": "pause"})
-                waiting.go.set()
-                said.append("pause")
-            elif name == "changes" and document["status"] == "paused" and len(said) == 1:
-                answer = client.post(f"/api/runs/0/{RUN}/commands", {"do": "resume"}, **AUTHORIZED)
-                described.judge("POST", f"/api/runs/0/{RUN}/commands", answer)
-                said.append(answer.json["said"])
+            if name == "end":
+                going.join()
                 name, document = next(listed)
                 described.judge_event("/api/runs/events", name, document)
                 assert [row["run"] for row in document["runs"]] == [RUN]
-            elif name == "end":
-                going.join()
                 shutil.rmtree(tmp_path / "store" / "runs" / RUN)
     assert seen == {"changes", "message", "end", "gone"}
     described.judge_event(path, "reading", {"share": 0.5})
