@@ -158,6 +158,12 @@ WALK: dict[str, list[list[str]]] = {
     "run resume": [["store[x]", "run"]],
     "run stop": [["store[x]", "run"]],
     "run extend": [["store[x]", "run", "--num-models", "1"], ["store[x]", KEY, "--num-models", "1"]],
+    "run clone": [
+        ["store[x]", "run", "0", "--set", KEY],
+        ["store[x]", "run", "0", "--set", f"{KEY}=1"],
+        ["store[x]", "run", "99"],
+        ["store[x]", KEY, "0"],
+    ],
     "create experiment": [["const.yaml", "code[b]", *STORE], ["const.yaml", KEY, *STORE]],
     "experiment create": [
         ["const.yaml", "code[b]", *STORE],

@@ -42,6 +42,7 @@ class Visit:
     home: int | None
     save: bool
     carried: tuple[dict[str, Any], ...]
+    draws: int
     behaviour: Callable[[Visit], Any] | None = None
 
 
@@ -97,7 +98,7 @@ def visit(request: Visit) -> Found:
                 unit.epoch,
                 part["partition"],
             ]
-        wave = (7 * unit.epoch + 3 * request.trial) % 5  # trials improve and stall at different epochs
+        wave = (7 * unit.epoch + 3 * request.draws) % 5  # trials improve and stall at different epochs
         value = request.x + wave + sum(p * (k + 1) for k, (_, p) in enumerate(visits)) * 1e-6
         return Found((None,), ({"values": {"loss": value}},))
     states = save_state(folder, [unit.epoch, unit.partition])  # as those of a metric that are large
@@ -123,6 +124,7 @@ class Work:
                 progress.home,
                 save,
                 carried,
+                trial.draws_as,
                 self.behaviour,
             ),
         )

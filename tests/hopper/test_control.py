@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import subprocess
 import sys
@@ -43,12 +44,18 @@ def test_a_command_in_words_says_what_was_given() -> None:
     assert in_words({"do": "extend", "num_models": 9, "num_epochs": None}) == "extend num_models=9"
     assert in_words({"do": "stop", "trial": 0}) == "stop trial=0"
     assert in_words({"do": "pause"}) == "pause"
+    assert in_words({"do": "clone", "trial": 3}) == "clone trial 3"
+    assert in_words({"do": "clone", "trial": 3, "params": {"lr": 0.1}}) == "clone trial 3 with lr=0.1"
+    changes = {"lr": 0.1, "net": "wide"}
+    assert in_words({"do": "clone", "trial": 3, "params": changes, "weights": True}) == (
+        "clone trial 3 with lr=0.1, net='wide' and its weights"
+    )
 
 
 @pytest.mark.parametrize(
     ("command", "text"),
     [
-        ({"do": "halt"}, r"there is no 'halt'.* Known are: pause, resume, stop, kill, extend\."),
+        ({"do": "halt"}, r"there is no 'halt'.* Known are: pause, resume, stop, kill, extend, clone\."),
         ({"do": "paus"}, r"there is no 'paus'; did you mean 'pause'\? Known are"),
         ({}, r"\{\} is no command for a run: there is no None\. Known are: pause"),
         ({"do": "pause", "trial": 1}, r"pause takes nothing, not 'trial'\."),
@@ -58,6 +65,26 @@ def test_a_command_in_words_says_what_was_given() -> None:
         ({"do": "extend", "num_epochs": 0}, r"num_epochs is 0; give a whole number above 0\."),
         ({"do": "extend", "num_models": 1.5}, r"num_models is 1\.5; give a whole number above 0\."),
         ({"do": "extend", "num_models": None}, r"extend needs num_models or num_epochs"),
+        (
+            {"do": "clone", "params": {"lr": 0.1}},
+            r"clone needs trial: the number of the trial that is cloned\.",
+        ),
+        ({"do": "clone", "trial": None}, r"trial is None; give a whole number \(the first trial is 0\)\."),
+        (
+            {"do": "clone", "trial": 0, "param": {}},
+            r"clone takes trial, params, weights, not 'param'; did you mean",
+        ),
+        (
+            {"do": "clone", "trial": 0, "params": ["lr"]},
+            r"params is \['lr'\]; give a mapping from names of hyper",
+        ),
+        (
+            {"do": "clone", "trial": 0, "params": {"lr": math.inf}},
+            r"params is \{'lr': inf\}; .* no infinite numbers",
+        ),
+        ({"do": "clone", "trial": 0, "params": {"": 1}}, r"params is \{'': 1\}; give a mapping"),
+        ({"do": "clone", "trial": 0, "params": {"lr": {"a": {1: 2}}}}, r"give a mapping from names of hyper"),
+        ({"do": "clone", "trial": 0, "weights": 1}, r"weights is 1; give true or false\."),
     ],
 )
 def test_what_is_no_command_is_refused_before_it_is_written(command: dict[str, Any], text: str) -> None:

@@ -16,14 +16,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.hopper.attentive import Attentive
 
 from hopyard.backend import Backend
 from hopyard.errors import Evidence, StorageFullError, WorkerLostError
 from hopyard.hopper import hopper
-from hopyard.hopper.control import request
+from hopyard.hopper.control import pending, request
 from hopyard.hopper.history import UnitFollower, broken_rules, committed_units, read_state
+from hopyard.hopper.orders import rotating_order
 from hopyard.hopper.state import RunState
-from hopyard.hopper.watcher import Watcher
 from hopyard.hopper.work import Options
 from hopyard.search import FullLength, InVirtualTime, Patience, RandomPoints, Searcher, hp_uniform
 from hopyard.search.asha import Asha
@@ -146,9 +147,9 @@ def failing(seed: int, share: float) -> Callable[[Any], Evidence | None]:
     """That share of trials fails at some unit, always the same."""
 
     def behaviour(visit: Any) -> Evidence | None:
-        rng = random.Random(f"{seed} {visit.trial}")
+        rng = random.Random(f"{seed} {visit.draws}")
         fails = rng.random() < share and visit.unit.visit >= rng.randint(1, 15)
-        return Evidence("ValueError", f"trial {visit.trial} is broken") if fails else None
+        return Evidence("ValueError", f"trial {visit.draws} is broken") if fails else None
 
     return behaviour
 
@@ -273,23 +274,15 @@ def follow_from_everywhere(records: list[Any]) -> None:
     assert [*given, *follower.rest()] == committed_units(records)
 
 
-class Attentive(Watcher):
-    """Looks when it is told to, not when time has passed."""
-
-    last: Attentive
-
-    def start(self) -> None:
-        Attentive.last = self
-
-    def look(self) -> None:
-        for number, command in self.waiting(self._last):
-            self._tell(number, command)
-
-
 def units_after_being_stopped(records: list[Any]) -> Iterator[int]:
     """For each trial that a user stops, how many of its units are done between that and its end."""
     for index, record in enumerate(records):
-        if record["r"] == "control" and "trial" in record and "refused" not in record:
+        if (
+            record["r"] == "control"
+            and record["do"] == "stop"
+            and "trial" in record
+            and "refused" not in record
+        ):
             after = [each for each in records[index:] if record["trial"] in (each.get("t"), *_trials(each))]
             ends = [each["r"] for each in after].index("end")
             yield sum(each["r"] == "unit" for each in after[:ends])
@@ -299,7 +292,14 @@ def _trials(record: Any) -> list[int]:
     return list(record["t"]) if record["r"] == "unit" else []
 
 
+CLONES = st.builds(
+    lambda trial, x, weights: {
+        "do": "clone", "trial": trial, "params": {} if x is None else {"x": x}, "weights": weights
+    },
+    st.integers(0, MODELS + 4), st.none() | st.sampled_from([0.25, 3.0]), st.booleans(),
+)  # fmt: skip
 COMMANDS = st.one_of(
+    CLONES,
     st.sampled_from([{"do": "pause"}, {"do": "resume"}, {"do": "stop"}]),
     st.integers(0, MODELS + 2).map(lambda trial: {"do": "stop", "trial": trial}),
     st.tuples(st.none() | st.integers(1, 10), st.integers(1, 7)).map(
@@ -366,4 +366,109 @@ def test_whatever_users_ask_for_the_run_ends_and_its_journal_replays(
     answered = [record["c"] for record in run.records() if "c" in record]
     assert answered == sorted(set(answered))
     assert max(units_after_being_stopped(run.records()), default=0) <= 1
+    assert sorted(state.trials) == [*range(len(state.trials))]
+    assert cloned(state) == begun_by_users(run.records())
+    assert_histories_are_those_of_the_visits(state)
     assert result_of(drive(run, [])) == result_of(state)
+
+
+def cloned(state: Any) -> list[Any]:
+    """Clones that there are: number, donor, whether it began with its weights."""
+    clones = [trial for trial in state.trials.values() if trial.clone_of is not None]
+    return [(trial.number, trial.clone_of, trial.source is not None) for trial in clones]
+
+
+def begun_by_users(records: list[Any]) -> list[Any]:
+    """The same, of what users have asked for and were not refused."""
+    obeyed = [each for each in records if each.get("do") == "clone" and "refused" not in each]
+    return [(number, each["trial"], each["weights"]) for each in obeyed for number in each["begun"]]
+
+
+def assert_histories_are_those_of_the_visits(state: Any) -> None:
+    """Histories as a plain model has them: of each trial the visits that it and its donors made, one after another."""
+    order, size = rotating_order(3, 3, 5), 3
+
+    def path(trial: Any, visits: int) -> list[int]:
+        own = [order(trial.group, visit // size)[visit % size] for visit in range(visits)]
+        if trial.source is None:
+            return own
+        return [*path(state.trials[trial.source], trial.began), *own[trial.began :]]
+
+    for trial in state.trials.values():
+        first, expected = trial.began // size, []
+        for epoch in range(first, first + trial.epochs):
+            visited = path(trial, (epoch + 1) * size)
+            wave = (7 * epoch + 3 * trial.draws_as) % 5
+            expected.append(trial.params["x"] + wave + sum(p * (k + 1) for k, p in enumerate(visited)) * 1e-6)
+        assert trial.history.get("val_loss", [])[: trial.epochs] == expected
+
+
+@given(
+    make_searcher=SEARCHERS,
+    seed=st.integers(0, 10**6),
+    workers=st.integers(1, 4),
+    every=st.sampled_from(["unit", "epoch", 3600.0]),
+    keep=st.sampled_from(["completed", "all", "best"]),
+    fails=st.sampled_from([0.0, 0.3]),
+    clones=st.lists(st.tuples(st.integers(0, 30), CLONES), min_size=1, max_size=5),
+    deaths=st.lists(st.integers(1, 60), max_size=4),
+)
+def test_whatever_is_cloned_the_search_comes_to_what_it_would_have_been(
+    make_searcher: Any,
+    seed: int,
+    workers: int,
+    every: Any,
+    keep: str,
+    fails: float,
+    clones: list[tuple[int, dict[str, Any]]],
+    deaths: list[int],
+    game: Any,
+    patched: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hopper, "Watcher", Attentive)
+    arguments = {
+        "num_models": MODELS,
+        "num_epochs": EPOCHS,
+        "make_searcher": make_searcher,
+        "behaviour": failing(seed, fails),
+        "extends": False,
+    }
+    quiet = Clockwork(random.Random(0), 1)
+    patched(quiet)
+    expected = of_search(game(MemoryStore(), quiet, **arguments).play())
+    backend = Clockwork(random.Random(seed), workers, losses=0.05)
+    patched(backend)
+    options = Options(checkpoint_every=every, keep=keep)
+    run = game(MemoryStore(), backend, options=options, clock=ticking(), **arguments)
+    waits, turns = list(clones), 0
+
+    def on_turn() -> None:
+        nonlocal turns
+        turns += 1
+        while waits and turns >= waits[0][0]:
+            request(run.store, waits.pop(0)[1])
+            turns = 0
+        Attentive.last.look()
+
+    backend.on_turn = on_turn
+    state = drive(run, deaths)
+    while pending(run.store, state.controls):
+        state = drive(run, [])
+    assert of_search(state) == expected
+    assert state.finished == state.outcome
+    assert cloned(state) == begun_by_users(run.records())
+    assert not any(trial.running for trial in state.trials.values())
+    assert_histories_are_those_of_the_visits(state)
+    assert broken_rules(run.records()) == []
+    there = {entry.name for entry in run.store.list() if entry.name.endswith(".safetensors")}
+    assert there == needed_files(state, keep)
+
+
+def of_search(state: Any) -> list[Any]:
+    """What the trials of the search came to, by the searcher's numbers."""
+    return sorted(
+        (t.draws_as, t.group, t.params, t.status, t.epochs, t.history, t.best and t.best.value)
+        for t in state.trials.values()
+        if t.clone_of is None
+    )

@@ -10,7 +10,7 @@ from hopyard.errors import RunError, UsageError
 from hopyard.hopper.control import pending
 from hopyard.hopper.journal import Journal
 from hopyard.storage import MemoryStore
-from hopyard.tune.asking import ask
+from hopyard.tune.asking import ask, asked
 
 
 def held_run() -> tuple[MemoryStore, Journal]:
@@ -30,7 +30,7 @@ def test_a_driver_that_does_not_answer_in_time_is_named_and_the_command_stays() 
         match=r"the driver of run r \(host .*, pid \d+, since .*\) has not answered within 3 s\. It will pause when "
         r"it gets to it.*`hopyard run resume --take-over`",
     ):
-        ask(store, "r", {"do": "pause"}, patience=3, clock=lambda: next(now), wait=lambda seconds: None)
+        asked(store, "r", {"do": "pause"}, patience=3, clock=lambda: next(now), wait=lambda seconds: None)
     journal.close()
     assert pending(store, 0) == [(1, {"do": "pause", "driver": journal.driver})]
 
@@ -44,7 +44,7 @@ def test_a_driver_that_does_not_answer_in_time_is_named_and_the_command_stays() 
 )
 def test_a_driver_that_ends_meanwhile_is_waited_for_no_longer(command: dict[str, Any], text: str) -> None:
     store, journal = held_run()
-    assert ask(store, "r", command, wait=lambda seconds: journal.close()).startswith(text)
+    assert asked(store, "r", command, wait=lambda seconds: journal.close()).said.startswith(text)
 
 
 @pytest.mark.parametrize("command", [{"do": "extend", "num_models": "20"}, {"do": "stop", "trial": "first"}])
@@ -64,4 +64,6 @@ def test_an_answer_that_is_the_last_thing_a_driver_writes_is_found() -> None:
         journal.append({"r": "control", "c": 1, "do": "stop"})
         journal.close()
 
-    assert ask(store, "r", {"do": "stop"}, wait=answer).startswith("run r stops: units under way end first")
+    assert asked(store, "r", {"do": "stop"}, wait=answer).said.startswith(
+        "run r stops: units under way end first"
+    )

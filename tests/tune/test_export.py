@@ -15,7 +15,7 @@ import pytest
 
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.search.points import draw
-from hopyard.search.spaces import checked_space, space_json
+from hopyard.search.spaces import checked_space, space_json, space_of
 from hopyard.storage import MemoryStore
 from hopyard.tune import (
     Callback,
@@ -27,9 +27,9 @@ from hopyard.tune import (
     hp_uniform,
     open_run,
 )
-from hopyard.tune.compare import compare
+from hopyard.tune import compare
 from hopyard.tune.export import export_run
-from hopyard.tune.optuna import _params, space_of
+from hopyard.tune.optuna import _params
 from hopyard.tune.rows import history_rows, trial_rows
 
 

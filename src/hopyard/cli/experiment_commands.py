@@ -131,7 +131,7 @@ def resume(
     """Go on with an experiment: one that is paused, or one that nobody drives, from what the store has of it."""
     opened = open_store_of(store)
     run = open_experiment(opened, experiment)
-    if run.status in ENDED or (run.holder is not None and not take_over):
+    if run.is_done or (run.holder is not None and not take_over):
         check_paused(opened, run)
         said = run.resume() if run.holder is not None else f"{experiment} is finished."
         if as_json:

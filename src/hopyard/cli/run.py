@@ -21,7 +21,7 @@ from hopyard.hopper.journal import holder, read_records
 from hopyard.hopper.state import TrialState
 from hopyard.storage import Store
 from hopyard.tune import Run, list_runs
-from hopyard.tune.asking import extension_waits
+from hopyard.tune.asking import more_is_asked
 from hopyard.tune.describing import (
     describe_epochs,
     describe_holder,
@@ -95,7 +95,7 @@ def describe(
         return
     _show_header(run)
     show_trials(run, totals, broken, most)
-    say(_next_step(run, store, extension_waits(folder, run.state.controls)))
+    say(_next_step(run, store, more_is_asked(folder, run.state.controls)))
 
 
 def looked_at(folder: Store, run_id: str) -> tuple[Run, Totals, list[str]]:
@@ -134,11 +134,11 @@ def _show_header(run: Run) -> None:
     say(f"{count_trials(run)}, {length} over {counted(header['layout']['train'], 'partition')}\n")
 
 
-def _next_step(run: Run, store: str, to_be_extended: bool) -> str:
+def _next_step(run: Run, store: str, more_waits: bool) -> str:
     if run.status in _DRIVEN and run.status != "paused":
         return f"watch it: hopyard run watch {store} {run.run_id}"
-    if to_be_extended:
-        return f"a larger budget waits for it: hopyard run resume {store} {run.run_id}"
+    if more_waits:
+        return f"a larger budget or a clone waits for it: hopyard run resume {store} {run.run_id}"
     if run.status == "failed":
         return f"every trial failed; what they said: hopyard.open_run({store!r}, {run.run_id!r}).trials()"
     if run.status == "completed":
@@ -177,12 +177,14 @@ def _elsewhere(path: str) -> str:
 
 def leaderboard(run: Run, most: int = _MOST) -> Table:
     """The run's trials as a table for the terminal, best first. States are shown unless all are completed, and which
-    trials are copies if any is; with replicates each trial's point, and the mean by which points are ranked."""
+    trials are clones and copies if any is; with replicates each trial's point, and the mean by which points are ranked.
+    """
     trials = run.state.ranked()
     columns = {
         "point": run.state.replicates > 1,
         "mean": run.state.replicates > 1,
         "state": any(trial.status != "completed" for trial in trials),
+        "clone of": any(trial.clone_of is not None for trial in trials),
         "copy of": any(trial.source is not None for trial in trials),
     }
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -197,6 +199,7 @@ def leaderboard(run: Run, most: int = _MOST) -> Table:
             "point": str(replicate.get("point")),
             "mean": describe_mean(replicate.get("mean"), replicate.get("spread")),
             "state": describe_state(run.state, trial),
+            "clone of": "" if trial.clone_of is None else str(trial.clone_of),
             "copy of": "" if trial.source is None else str(trial.source),
         }
         table.add_row(

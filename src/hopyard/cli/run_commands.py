@@ -1,10 +1,11 @@
-"""``hopyard run watch|pause|resume|stop|extend``: runs that go on, and runs that should."""
+"""``hopyard run watch|pause|resume|stop|extend|clone``: runs that go on, and runs that should."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,13 +13,13 @@ import typer
 
 from hopyard.cli.run_lines import RunLines
 from hopyard.cli.run_stores import RunId, StorePath, open_existing
-from hopyard.cli.terminal import JsonLinesOption, complain, console, say
+from hopyard.cli.terminal import JsonLinesOption, JsonOption, complain, console, say, show_json
 from hopyard.errors import NotFoundError, RunHeldError, RunInterruptedError, UsageError
 from hopyard.hopper.notice import SIGNALS
 from hopyard.hopper.state import ENDED
 from hopyard.storage import Store
 from hopyard.tune import Run, open_run
-from hopyard.tune.asking import ask, extension_waits
+from hopyard.tune.asking import ask, asked
 from hopyard.tune.describing import describe_holder
 from hopyard.tune.launch import RESUMED_RUN, TAKEN_OVER_RUN
 from hopyard.tune.listing import find_run
@@ -29,7 +30,7 @@ from hopyard.tune.watching import status, watch
 def add_to(app: typer.Typer) -> None:
     """Make these commands of ``app``."""
     app.command("watch")(watch_command)
-    for command in (pause, resume, stop, extend):
+    for command in (pause, resume, stop, extend, clone):
         app.command()(command)
 
 
@@ -78,6 +79,55 @@ def extend(
     _ask(open_existing(store), run_id, {"do": "extend", "num_models": num_models, "num_epochs": num_epochs})
 
 
+def clone(
+    store: StorePath,
+    run_id: RunId,
+    trial: Annotated[int, typer.Argument(help="Number of the trial.", min=0)],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Another value of a hyperparameter, as lr=0.01 or optimizer.lr=0.01; may be repeated.",
+        ),
+    ] = None,
+    weights: Annotated[
+        bool,
+        typer.Option(
+            "--weights", help="Begin with the trial's last saved weights and the epochs it has made."
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Begin a trial like another one, with other hyperparameters, while the run goes on."""
+    folder = find_run(open_existing(store), run_id)
+    command = {"do": "clone", "trial": trial, "params": _changes(changes or ()), "weights": weights}
+    answer = asked(folder, run_id, command)
+    if as_json:
+        trials = None if answer.record is None else answer.record["begun"]
+        show_json({"run": run_id, "clone_of": trial, "trials": trials, "said": answer.said})
+    else:
+        say(answer.said)
+
+
+def _changes(given: Sequence[str]) -> dict[str, Any]:
+    """Values by the names of hyperparameters, from ``name=value`` with values in YAML."""
+    from hopyard.experiment.yaml_text import read_yaml  # takes long to import
+
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise UsageError(
+                f"--set {text!r} is no change, which is a name and a value. Write --set lr=0.01."
+            )
+        if name in found:
+            raise UsageError(f"--set gives {name} twice. Leave one of them out.")
+        found[name] = read_yaml(value, f"--set {name}")
+    return found
+
+
 def resume(
     store: StorePath,
     run_id: RunId,
@@ -105,7 +155,7 @@ def resume(
             )
         _ask(opened, run_id, {"do": "resume"})
         return
-    if run.status in ENDED and not extension_waits(opened.runs.at(run_id), run.state.controls):
+    if run.is_done:
         say(f"run {run_id} is finished; see `hopyard run describe {store} {run_id}`.")
         return
     _start_again(run, take_over)

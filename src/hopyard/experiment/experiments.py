@@ -18,7 +18,7 @@ from hopyard.experiment.launching import ExperimentSearch, WarmStart
 from hopyard.experiment.merging import override
 from hopyard.hopper.journal import has_records, holder, read_records
 from hopyard.hopper.removal import remove_empty_directories, remove_run
-from hopyard.hopper.state import ENDED, JournalRecord
+from hopyard.hopper.state import JournalRecord
 from hopyard.objects import load_state, save_state
 from hopyard.storage import Store, open_store
 from hopyard.storage.small import get_whole
@@ -185,7 +185,7 @@ def resume(
     detach: bool = False,
 ) -> Run:
     """Go on with an experiment: one that is paused is let go on by its driver; one that nobody drives is driven again,
-    from its configuration and code in the store. A finished one is returned as it is.
+    from its configuration and code in the store. A finished one is returned as it is, unless a clone was asked for.
 
     Args:
         backend: as of ``create``. None: as it was driven last.
@@ -198,7 +198,7 @@ def resume(
     """
     opened = open_store(store)
     run = open_experiment(opened, experiment)
-    if run.status in ENDED:
+    if run.is_done:
         return run
     if run.holder is not None and not take_over:
         check_paused(opened, run)

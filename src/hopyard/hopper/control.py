@@ -8,6 +8,7 @@ with a ``control`` record in the journal, so that one that was applied is not ap
     {"do": "stop"}                        the run ends; {"do": "stop", "trial": 3}: only that trial
     {"do": "kill"}                        the run ends at once: units under way are given up
     {"do": "extend", "num_models": 20, "num_epochs": null}     the budget grows; null: as it is
+    {"do": "clone", "trial": 3, "params": {"lr": 0.01}, "weights": false}    a trial like trial 3, see hopper.clones
 
 ``driver`` beside them names the driver that held the run then: a ``pause``, ``resume``, ``stop`` or ``kill`` of the
 run is void for one that came later, and is obeyed by one that was still beginning.
@@ -16,6 +17,7 @@ run is void for one that came later, and is obeyed by one that was still beginni
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -23,7 +25,7 @@ from hopyard.errors import NotFoundError, RunHeldError, SettingsError, UsageErro
 from hopyard.hopper.journal import has_records
 from hopyard.objects import NumberedLog
 from hopyard.storage import Store
-from hopyard.wording import nearest
+from hopyard.wording import brief, nearest, shown
 
 Command: TypeAlias = dict[str, Any]
 
@@ -38,20 +40,56 @@ def _is_total(value: Any) -> bool:
     return value is None or (_is_trial(value) and value > 0)
 
 
+def _is_changes(value: Any) -> bool:
+    return isinstance(value, dict) and all(name and _is_json(each) for name, each in value.items())
+
+
+def _is_json(value: Any) -> bool:
+    match value:
+        case dict():
+            return all(isinstance(name, str) and _is_json(each) for name, each in value.items())
+        case list():
+            return all(map(_is_json, value))
+        case float():
+            return math.isfinite(value)
+    return value is None or isinstance(value, str | bool | int)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 _COMMANDS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "pause": {},
     "resume": {},
     "stop": {"trial": _is_trial},
     "kill": {},
     "extend": {"num_models": _is_total, "num_epochs": _is_total},
+    "clone": {"trial": _is_trial, "params": _is_changes, "weights": _is_flag},
 }
 """What each command may say besides ``do``, and which values."""
+
+_RULES: dict[Callable[[Any], bool], str] = {
+    _is_trial: "a whole number (the first trial is 0)",
+    _is_total: "a whole number above 0",
+    _is_changes: "a mapping from names of hyperparameters to values of JSON, which has no infinite numbers",
+    _is_flag: "true or false",
+}
 
 
 def in_words(command: Command) -> str:
     """A command for messages: ``extend num_models=20``."""
+    if command["do"] == "clone":
+        return f"clone {cloned_in_words(command)}"
     given = {name: value for name, value in _fields(command).items() if value is not None}
     return " ".join([command["do"], *(f"{name}={value}" for name, value in given.items())])
+
+
+def cloned_in_words(command: Mapping[str, Any]) -> str:
+    """What a ``clone`` asks for: ``trial 3 with lr=0.01 and its weights``."""
+    changes = ", ".join(f"{name}={brief(value)}" for name, value in (command.get("params") or {}).items())
+    more = " and ".join(filter(None, [changes, "its weights" if command.get("weights") else ""]))
+    return f"trial {command['trial']}" + (f" with {more}" if more else "")
 
 
 def check_command(command: Mapping[str, Any]) -> None:
@@ -123,15 +161,17 @@ def _fields(command: Mapping[str, Any]) -> dict[str, Any]:
 def _problem(command: Mapping[str, Any]) -> str | None:
     do = command.get("do")
     if not isinstance(do, str) or do not in _COMMANDS:
-        return f"there is no {do!r}{nearest(str(do), _COMMANDS, '.')} Known are: {', '.join(_COMMANDS)}."
+        meant = nearest(do, _COMMANDS, ".") if isinstance(do, str) else "."
+        return f"there is no {do!r}{meant} Known are: {', '.join(_COMMANDS)}."
     fields = _fields(command)
     for name, value in fields.items():
         if name not in _COMMANDS[do]:
             known = _COMMANDS[do]
             return f"{do} takes {', '.join(known) or 'nothing'}, not {name!r}{nearest(name, known, '.')}"
         if not _COMMANDS[do][name](value):
-            rule = "(the first trial is 0)" if name == "trial" else "above 0"
-            return f"{name} is {value!r}; give a whole number {rule}."
+            return f"{name} is {shown(value)}; give {_RULES[_COMMANDS[do][name]]}."
     if do == "extend" and all(value is None for value in fields.values()):
         return "extend needs num_models or num_epochs: how many there are to be in all."
+    if do == "clone" and "trial" not in fields:
+        return "clone needs trial: the number of the trial that is cloned."
     return None

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable
 
 from hopyard.errors import MetricError, SettingsError
+from hopyard.hopper.clones import donors_of, with_changes
 from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.search.base import Create, Operation, Searcher, Train
 from hopyard.wording import nearest
@@ -22,12 +23,20 @@ class Decisions:
     Args:
         searcher: new, with the budget that the run began with: ``extend`` records give it more.
 
+    Searchers number their trials without gaps; where a user has cloned some, the run's numbers of the searcher's
+    trials are larger than those. Clones, of which it never hears (see ``hopper.clones``), are led to their ends here.
+
     Attributes:
         targets: visits in all that each trial may train so far.
     """
 
     def __init__(self, state: RunState, searcher: Searcher, order_groups: int) -> None:
         self._state, self._searcher, self._groups = state, searcher, order_groups
+        self._numbers: list[int] = []
+        """By the searcher's number of a trial that of the run."""
+        self._searchers: dict[int, int] = {}
+        """The other way round; clones are not there."""
+        self._begun = 0
         self.targets: dict[int, int] = {}
         self._allowed: list[int] = []
         self._extension: tuple[tuple[int | None, int], list[Operation]] | None = None
@@ -40,10 +49,13 @@ class Decisions:
         """The records that follow from one that has just been applied."""
         if record["r"] == "end":
             self.targets.pop(record["t"], None)
+            number = self._searchers.get(record["t"])
             by_searcher = _decision_key(record) is not None
-            return [] if by_searcher else self._records(self._searcher.exited(record["t"]))
+            return [] if by_searcher or number is None else self._records(self._searcher.exited(number))
         if record["r"] == "extend":
             return self._after_extension(record)
+        if record["r"] == "control":
+            return self._clones(record) if record["do"] == "clone" and "refused" not in record else []
         found: list[JournalRecord] = []
         for number in record["t"] if record["r"] == "unit" else ():
             trial = self._state.trials[number]
@@ -63,9 +75,17 @@ class Decisions:
         budget = num_models, num_epochs * self._state.layout.train
         operations = self._searcher.extend(*budget)
         self._extension = budget, operations
-        return [
-            each.trial for each in operations if isinstance(each, Train) and each.trial in self._state.trials
+        known = len(self._numbers)
+        train_on = [
+            self._numbers[each.trial] for each in operations if isinstance(each, Train) and each.trial < known
         ]
+        return train_on + [
+            trial.number for trial in self._trials_of_users() if self._trains_on(trial, budget[1])
+        ]
+
+    def next_numbers(self, count: int) -> list[int]:
+        """Numbers that so many trials will have that begin next."""
+        return [*range(self._begun, self._begun + count)]
 
     def check_measured(self, record: JournalRecord) -> None:
         """Check that a trial's validation has the evaluation metric, before the unit record is applied: a unit that is
@@ -97,36 +117,74 @@ class Decisions:
 
     def urgency(self, trial: int) -> int:
         """Virtual time at which the trial's next result is due: the trial due first should train first."""
-        return self._searcher.due(trial)
+        number = self._searchers.get(trial)
+        return 0 if number is None else self._searcher.due(number)
 
     def _after_extension(self, record: JournalRecord) -> list[JournalRecord]:
         num_models = record.get("num_models", record["settings"].get("num_models"))
         budget = num_models, self._state.num_epochs * self._state.layout.train
         known, self._extension = self._extension, None
         operations = known[1] if known and known[0] == budget else self._searcher.extend(*budget)
+        for trial in self._trials_of_users():
+            if trial.running:
+                self._train(trial.number, self._state.num_visits)
         return self._records(operations)
 
+    def _clones(self, record: JournalRecord) -> list[JournalRecord]:
+        """The trials that begin by a user's command, each like one of the donor's point."""
+        records: list[JournalRecord] = []
+        donors = donors_of(self._state, record["trial"])
+        for number, donor in zip(self.next_numbers(len(donors)), donors, strict=True):
+            begin = {"r": "trial", "n": number, "params": with_changes(donor.params, record["params"])}
+            source = donor.number if record["weights"] else None
+            more = {"g": donor.group, "source": source, "draws": donor.draws_as, "clone": donor.number}
+            records.append(begin | more)
+            self._train(number, self._state.num_visits)
+        self._begun += len(records)
+        return records
+
+    def _trials_of_users(self) -> list[TrialState]:
+        return [trial for trial in self._state.trials.values() if trial.clone_of is not None]
+
+    def _trains_on(self, trial: TrialState, visits: int) -> bool:
+        """Whether a clone will train on where trials have so many visits."""
+        return trial.running or (trial.status == "completed" and trial.progress.trained < visits)
+
+    def _train(self, number: int, visits: int) -> None:
+        self.targets[number] = visits
+        self._allowed.append(number)
+
     def _after_validation(self, trial: TrialState) -> list[JournalRecord]:
+        number = self._searchers.get(trial.number)
+        if number is None:
+            return [{"r": "end", "t": trial.number, "status": self._status_of(trial.number)}]
         metric = self._state.metric
         value = trial.measured(metric.key)
         told = math.inf if math.isnan(value) else metric.smaller_is_better(value)
-        return self._records(self._searcher.validated(trial.number, trial.progress.trained, told))
+        return self._records(self._searcher.validated(number, trial.progress.trained, told))
 
     def _records(self, operations: Iterable[Operation]) -> list[JournalRecord]:
         records: list[JournalRecord] = []
         for operation in operations:
-            number = operation.trial
             if isinstance(operation, Create):
-                group, params = number % self._groups, dict(operation.params)
-                records.append(
-                    {"r": "trial", "n": number, "params": params, "g": group, "source": operation.source}
-                )
-            elif isinstance(operation, Train):
-                self.targets[number] = operation.visits
-                self._allowed.append(number)
+                records.append(self._beginning(operation))
+                continue
+            number = self._numbers[operation.trial]
+            if isinstance(operation, Train):
+                self._train(number, operation.visits)
             else:
                 records.append({"r": "end", "t": number, "status": self._status_of(number)})
         return records
+
+    def _beginning(self, create: Create) -> JournalRecord:
+        """The record that begins a trial of the searcher's."""
+        number, self._begun = self._begun, self._begun + 1
+        self._numbers.append(number)
+        self._searchers[number] = create.trial
+        source = None if create.source is None else self._numbers[create.source]
+        begin = {"r": "trial", "n": number, "params": dict(create.params), "g": create.trial % self._groups}
+        draws = {} if number == create.trial else {"draws": create.trial}
+        return begin | {"source": source} | draws
 
     def _status_of(self, number: int) -> str:
         """Status of a trial that the searcher ends: ``completed`` after the whole budget, else ``stopped``."""

@@ -32,9 +32,11 @@ from hopyard.errors import (
     StorageFullError,
     TrialError,
     UnitTimeoutError,
+    UsageError,
     WorkerLostError,
     WorkerMismatchError,
 )
+from hopyard.hopper.clones import check_clone, donors_of
 from hopyard.hopper.control import Command, in_words, larger_budget
 from hopyard.hopper.decisions import Decisions
 from hopyard.hopper.journal import Journal
@@ -608,6 +610,9 @@ class Hopper:
         if what == "extend":
             self._extend_as_asked(number, command)
             return
+        if what == "clone":
+            self._clone_as_asked(number, command)
+            return
         refused = self._refusal(command, waited)
         if refused:
             self._refuse(number, command, refused)
@@ -650,8 +655,27 @@ class Hopper:
         settings = settings | {name: total for name, total in budget.items() if name in settings}
         self._commit({"r": "extend", **budget, "settings": settings, "c": number})
 
+    def _clone_as_asked(self, number: int, command: Command) -> None:
+        trial = command["trial"]
+        try:
+            params, outside = check_clone(self._store, self._state, command)
+            if self._failures and not self._state.units and trial >= self._before_failures:
+                raise UsageError(
+                    f"trial {trial} may be taken back as long as all fail. Ask again once a unit is done"
+                )
+        except UsageError as error:
+            self._refuse(number, command, str(error))
+            return
+        begun = self._decisions.next_numbers(len(donors_of(self._state, trial)))
+        more = {"outside": outside} if outside else {}
+        weights = command.get("weights", False)
+        self._commit(
+            {"r": "control", "c": number, **command, "params": params, "weights": weights, "begun": begun}
+            | more
+        )
+
     def _refusal(self, command: Command, waited: bool) -> str | None:
-        """Reason why a command other than ``extend`` cannot be obeyed; None if it can."""
+        """Reason why a command for the run, or the stop of a trial, cannot be obeyed; None if it can."""
         number = command.get("trial")
         if number is None:
             void = waited and command.get("driver") != self._journal.driver

@@ -134,8 +134,11 @@ class Retention:
             return []
         lender = trial.durable.home if trial.borrows else None
         if lender is not None:
-            self._borrowers.setdefault(lender, set()).add(trial.number)
-            return []
+            borrowers = self._borrowers.setdefault(lender, set())
+            if trial.number in borrowers:
+                return []
+            borrowers.add(trial.number)
+            return [lender]
         paid = [number for number, borrowers in self._borrowers.items() if trial.number in borrowers]
         for number in paid:
             self._borrowers[number].discard(trial.number)

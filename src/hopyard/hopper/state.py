@@ -10,7 +10,7 @@ Records::
     {"r": "session", "driver", "host", "pid", "offset", "workers", "output", ...}   one per driver process
     {"r": "extend", "num_epochs", "settings"}                            the budget was raised
     {"r": "control", "c", "do", "trial", "refused"}                      a user's command (hopper.control), and why not
-    {"r": "trial", "n", "params", "g", "source"}                         a trial begins
+    {"r": "trial", "n", "params", "g", "source", "draws", "clone"}       a trial begins
     {"r": "unit", "t", "e", "ph", "p", "w", "v", "n", "to", "last", "a", "z", "s", "m", "rows", "written",
      "moved", "read"}
     {"r": "lost", "w", "t", "z", "why"}                                  a worker was lost in a unit
@@ -19,6 +19,9 @@ Records::
     {"r": "end", "t", "status", "error", "by"}                           a trial ended
     {"r": "finish", "status", "trials", "best", "seconds", "unit_seconds"}   the run ended
 
+A trial that is a copy names the ``source`` whose state it begins with; one that a user has cloned from another (see
+``hopper.clones``) also that one as ``clone``. What is random in a trial follows from ``draws``, where that is not its
+own number: a search numbers its trials as if nobody had cloned any.
 A trial that failed goes on, too, if it is taken ``back``, and one that was completed by an ``extend``. Trials to
 ``forget`` were begun because others had failed, and had done nothing.
 In a unit record: trials, epoch, phase, partition, worker, units and train units that the trials had done before,
@@ -138,6 +141,15 @@ class TrialState:
     """Whether a user asked to end it."""
     code_ended_at: int | None = None
     """Visits after which its own code had come to its end."""
+    drawn_as: int | None = None
+    """Number that all that is random in it follows from; None: its own."""
+    clone_of: int | None = None
+    """The trial that a user has cloned it from; None: the search has begun it."""
+
+    @property
+    def draws_as(self) -> int:
+        """Number that its initial weights, and all else that is random in it, follow from."""
+        return self.number if self.drawn_as is None else self.drawn_as
 
     @property
     def running(self) -> bool:
@@ -413,11 +425,14 @@ class RunState:
     def _apply_trial(self, record: JournalRecord) -> None:
         number = int(record["n"])
         trial = TrialState(number, record["params"], int(record["g"]), record.get("source"))
+        trial.drawn_as, trial.clone_of = record.get("draws"), record.get("clone")
         if trial.source is not None:
             donor = self.trials[trial.source].durable
             home = trial.source if donor.home is None else donor.home
+            # A validation that was under way is not the copy's: it goes on after it.
+            train = donor.train if donor.trained % self.layout.train else ()
             trial.progress = trial.durable = TrialProgress(
-                donor.visits, donor.trained, 0, donor.trained, donor.state, home, donor.train
+                donor.visits, donor.trained, 0, donor.trained, donor.state, home, train
             )
             trial.began = donor.trained
         self.trials[number] = trial
@@ -426,7 +441,7 @@ class RunState:
         self.controls = record["c"]
         if "refused" in record:
             return
-        if record.get("trial") in self.trials:
+        if record["do"] == "stop" and record.get("trial") in self.trials:
             self.trials[record["trial"]].stop_asked = True
         if record["do"] in ("pause", "resume"):
             self.paused = record["do"] == "pause"

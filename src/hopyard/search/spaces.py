@@ -301,6 +301,27 @@ def space_json(space: Any) -> Any:
     return space
 
 
+_CALLS = {
+    call.__name__: call
+    for call in (hp_choice, hp_int, hp_log, hp_loguniform, hp_qloguniform, hp_quniform, hp_uniform)
+}
+
+
+def space_of(recorded: Any) -> Any:
+    """The space that ``space_json`` recorded."""
+    match recorded:
+        case dict() if len(recorded) == 1 and next(iter(recorded)) in _CALLS:
+            function, arguments = next(iter(recorded.items()))
+            if function == "hp_choice":
+                return hp_choice([space_of(option) for option in arguments])
+            return _CALLS[function](*arguments)
+        case dict():
+            return {key: space_of(value) for key, value in recorded.items()}
+        case list():
+            return [space_of(value) for value in recorded]
+    return recorded
+
+
 def name_of(path: Sequence[PathStep]) -> str:
     """Name, in messages, of the dimension at ``path``: ``optimizer[option 0].momentum``."""
     text = ""

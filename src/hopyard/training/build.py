@@ -38,13 +38,15 @@ def build_in_session(
     session: Session,
     device: str | None = None,
     run: str | None = "",
+    draws: int | None = None,
 ) -> Replica:
     """A new replica within a session. Initial weights derive from the run's seed and the trial's number.
 
     Args:
         run: URL of the run's folder; empty where training is tried out; None: the model is used.
+        draws: another number that they derive from; None: the trial's.
     """
-    estimator = _call(program, params, trial, session, run)
+    estimator = _call(program, params, trial, session, run, trial if draws is None else draws)
     _say_whole_partitions(program, params, estimator)
     context = Context(
         program.feature_columns,
@@ -86,7 +88,7 @@ def _say_whole_partitions(program: Program, params: dict[str, Any], estimator: E
 def build_estimator(program: Program, params: dict[str, Any], trial: int = 0) -> Estimator:
     """A trial's estimator, outside of units, as its function gives it."""
     with Session(program.threads) as session:
-        return _call(program, params, trial, session, run=None)
+        return _call(program, params, trial, session, None, trial)
 
 
 @contextmanager
@@ -102,22 +104,22 @@ def _advice(session: Session) -> Iterator[None]:
 
 
 def _call(
-    program: Program, params: dict[str, Any], trial: int, session: Session, run: str | None
+    program: Program, params: dict[str, Any], trial: int, session: Session, run: str | None, draws: int
 ) -> Estimator:
-    """Call the user's function under the trial's seed.
+    """Call the user's function under the trial's seed, which follows from ``draws``.
 
     A function that itself imports the framework for the first time drew its weights unseeded: it
     is called once more, now that the framework can be seeded.
     """
     session.reset()
-    session.seed(program.seed, trial, "init")
+    session.seed(program.seed, draws, "init")
     make = program.estimator_gen_fn
     if hasattr(make, "of_trial"):  # an experiment's, which is told for which trial of which run it is called
         make = make.of_trial(trial, run)
     with _advice(session):
         estimator = make(copy.deepcopy(params))  # nested ones may be changed in place, too
         if session.admit():
-            session.seed(program.seed, trial, "init")
+            session.seed(program.seed, draws, "init")
             estimator = make(copy.deepcopy(params))
     if not isinstance(estimator, Estimator):
         is_lightning = any(base.__name__ == "LightningModule" for base in type(estimator).__mro__)

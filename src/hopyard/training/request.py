@@ -39,6 +39,7 @@ class UnitRequest:
         log_tail: ``"module:function"`` that gives the last lines printed in this process, imported only
             when a trial fails; empty: none.
         together: trials may be trained together, where that gives the same bits in less time.
+        draws: numbers that all that is random in the trials follows from; empty: their own.
         held: the share of the partition's bytes, 0 to 1, by the host that has it on its disks; None: unknown.
     """
 
@@ -59,6 +60,7 @@ class UnitRequest:
     log_tail: str = ""
     held: Mapping[str, float] | None = None
     together: bool = False
+    draws: tuple[int, ...] = ()
 
     @property
     def label(self) -> str:

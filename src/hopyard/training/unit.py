@@ -144,6 +144,7 @@ class _TrialUnit:
         self._program = program
         self._session = session
         self._trial = request.trials[index]
+        self._draws = request.draws[index] if request.draws else self._trial
         self._params = request.params[index]
         self._ref = request.states[index]
         self._store: Store = request.store.at(f"{self._trial:05d}")
@@ -165,7 +166,7 @@ class _TrialUnit:
     def seed(self) -> int:
         """Seed of the framework's generator, as ``run`` sets it."""
         request = self._request
-        return derive_seed(self._program.seed, self._trial, request.epoch, request.partition, request.phase)
+        return derive_seed(self._program.seed, self._draws, request.epoch, request.partition, request.phase)
 
     def ready(self) -> Replica | None:
         """The trial's replica in the state that the request names; None: the trial has failed."""
@@ -188,7 +189,7 @@ class _TrialUnit:
             self._resident = self._acquire()
         resident = self._resident
         self._phase = request.phase
-        self._session.seed(self._program.seed, self._trial, request.epoch, request.partition, request.phase)
+        self._session.seed(self._program.seed, self._draws, request.epoch, request.partition, request.phase)
         done = self._train(resident, visit) if self.trains else self._validate(resident, visit)
         if not request.together or resident.replica is None:
             return done
@@ -249,7 +250,9 @@ class _TrialUnit:
 
     def _build(self) -> Replica:
         run = self._request.store.url
-        return build_in_session(self._program, self._params, self._trial, self._session, run=run)
+        return build_in_session(
+            self._program, self._params, self._trial, self._session, run=run, draws=self._draws
+        )
 
     def _adopted(self, ref: StateRef) -> Resident:
         """A new trial that goes on from another one's state. The next state saved is complete: that trial may go."""

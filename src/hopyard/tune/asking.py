@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hopyard.errors import NotFoundError, RunError, SettingsError, UsageError
-from hopyard.hopper.control import check_command, pending, request
+from hopyard.hopper.clones import check_clone
+from hopyard.hopper.control import check_command, cloned_in_words, pending, request
 from hopyard.hopper.history import read_state
 from hopyard.hopper.journal import JournalFollower, holder, read_records
 from hopyard.hopper.state import JournalRecord, RunState
@@ -25,7 +27,20 @@ WAIT = threading.Event().wait
 """Of an event that nobody sets: other processes cannot."""
 
 
-def ask(
+@dataclass(frozen=True)
+class Answer:
+    """What came of a command, in words, and the driver's record of it; None: there is none so far."""
+
+    said: str
+    record: JournalRecord | None = None
+
+
+def ask(folder: Store, run_id: str, command: Mapping[str, Any]) -> str:
+    """What came of ``command`` in words: see ``asked``."""
+    return asked(folder, run_id, command).said
+
+
+def asked(
     folder: Store,
     run_id: str,
     command: Mapping[str, Any],
@@ -33,11 +48,11 @@ def ask(
     patience: float = PATIENCE,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = WAIT,
-) -> str:
+) -> Answer:
     """Ask for ``command`` (see ``hopyard.hopper.control``), and wait until the driver has answered.
 
-    Returns: what came of it, in words. Without a driver, an extension and the stop of a trial are kept until the run
-    goes on, and for the rest there is nothing to do.
+    Without a driver, an extension, a clone and the stop of a trial are kept until the run goes on, and for the rest
+    there is nothing to do.
 
     Raises:
         UsageError: it is no command, or the driver has refused it; says why.
@@ -46,16 +61,22 @@ def ask(
         RunError: no answer came in time. The command stays, and is obeyed if the driver gets to it.
     """
     check_command(command)
-    held, what = holder(folder), command["do"]
+    held, what, more = holder(folder), command["do"], ""
     kept = what == "extend" or command.get("trial") is not None
     if held is None:
         if not kept:
-            return f"run {run_id} is not running, so there is nothing to {what}."
+            return Answer(f"run {run_id} is not running, so there is nothing to {what}.")
         records = list(read_records(folder))
         check_header(records, f"run {run_id} in {folder.url}")
-        nothing = _check(read_state(records), run_id, command)
+        state = read_state(records)
+        nothing = _check(state, run_id, command)
         if nothing:
-            return nothing
+            return Answer(nothing)
+        if what == "clone":
+            try:
+                more = _allowed(check_clone(folder, state, command)[1])
+            except UsageError as error:
+                raise UsageError(_did_not(run_id, command, str(error))) from None
     tail = JournalFollower(folder, from_end=True)
     number = request(folder, command, None if held is None else held.get("driver"))
     until = clock() + patience
@@ -63,15 +84,15 @@ def ask(
         held = holder(folder)  # before looking: what a driver writes is there before it lets go
         for record in tail.new():
             if record.get("c") == number:
-                return _said(run_id, record)
+                return Answer(_said(run_id, record), record)
         if held is not None:
             wait(_LOOK_EVERY)
     if held is None:
-        return f"nobody drives run {run_id} now: " + (
+        kept_words = (
             "the command is kept until it goes on, by `hopyard run resume` or by starting its script again."
-            if kept
-            else f"it has ended, so there is nothing to {what}."
         )
+        so = kept_words + more if kept else f"it has ended, so there is nothing to {what}."
+        return Answer(f"nobody drives run {run_id} now: {so}")
     who = ", ".join(f"{name} {held[name]}" for name in ("host", "pid", "since") if name in held)
     raise RunError(
         f"the driver of run {run_id} ({who}) has not answered within {patience:g} s. It will {what} when it gets "
@@ -80,9 +101,9 @@ def ask(
     )
 
 
-def extension_waits(folder: Store, after: int) -> bool:
-    """Whether a user asked for a larger budget by a command after number ``after``."""
-    return any(command["do"] == "extend" for _, command in pending(folder, after))
+def more_is_asked(folder: Store, after: int) -> bool:
+    """Whether a user asked for a larger budget, or for a clone, by a command after number ``after``."""
+    return any(command["do"] in ("extend", "clone") for _, command in pending(folder, after))
 
 
 def _said(run_id: str, record: JournalRecord) -> str:
@@ -91,7 +112,16 @@ def _said(run_id: str, record: JournalRecord) -> str:
         return f"run {run_id} is extended: {', '.join(f'{k}={v}' for k, v in budget.items() if v)} in all."
     if "refused" in record:
         error = SettingsError if record["do"] == "extend" else UsageError
-        raise error(f"run {run_id} did not {record['do']}: {record['refused'].rstrip('.')}.")
+        raise error(_did_not(run_id, record, record["refused"]))
+    if record["do"] == "clone":
+        begun, of = record["begun"], cloned_in_words(record)
+        outside = _allowed(record.get("outside", ()))
+        if len(begun) > 1:
+            who = f"trials {begun[0]} to {begun[-1]} of run {run_id} are clones of the point of {of}"
+            return f"{who}; they begin when workers are free.{outside}"
+        return (
+            f"trial {begun[0]} of run {run_id} is a clone of {of}; it begins when a worker is free.{outside}"
+        )
     if record.get("trial") is not None:
         return (
             f"trial {record['trial']} of run {run_id} is stopped; a unit of it that is under way ends first."
@@ -104,6 +134,15 @@ def _said(run_id: str, record: JournalRecord) -> str:
     }[record["do"]]
 
 
+def _did_not(run_id: str, command: Mapping[str, Any], why: str) -> str:
+    return f"run {run_id} did not {command['do']}: {why.rstrip('.')}."
+
+
+def _allowed(outside: Sequence[str]) -> str:
+    """Sentences on values that the search would not have proposed; each begins with a blank."""
+    return "".join(f" {each}, which is allowed." for each in outside)
+
+
 def _check(state: RunState, run_id: str, command: Mapping[str, Any]) -> str | None:
     """Refuse a command, before it is kept, that cannot be carried out; a text if there is nothing to do."""
     number = command.get("trial")
@@ -114,6 +153,8 @@ def _check(state: RunState, run_id: str, command: Mapping[str, Any]) -> str | No
                 "`hopyard run describe` shows them."
             )
         trial = state.trials[number]
+        if command["do"] == "clone":
+            return None
         return (
             None if trial.running else f"trial {number} is {trial.status} already: there is nothing to stop."
         )

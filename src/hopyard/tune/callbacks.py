@@ -22,6 +22,7 @@ class TrialInfo:
         history: one value an epoch for each of ``train_loss``, ``val_loss``, ...
         error: what made it fail, in words, or None.
         source: number of the trial that it is a copy of, or None.
+        clone_of: number of the trial that a user has cloned it from, or None.
     """
 
     number: int
@@ -31,11 +32,14 @@ class TrialInfo:
     history: Mapping[str, list[float]]
     error: str | None
     source: int | None = None
+    clone_of: int | None = None
 
     @classmethod
     def of(cls, trial: TrialState) -> TrialInfo:
         error = trial.error.describe() if trial.error else None
-        return cls(trial.number, trial.params, trial.status, trial.epochs, trial.history, error, trial.source)
+        return cls(
+            trial.number, trial.params, trial.status, trial.epochs, trial.history, error, trial.source, trial.clone_of
+        )  # fmt: skip
 
 
 class Callback:

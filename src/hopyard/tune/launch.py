@@ -41,7 +41,7 @@ from hopyard.storage.format import format_header
 from hopyard.training import Program, check_schedule, save_program
 from hopyard.training.not_finite import undefined_metrics
 from hopyard.tune.arguments import MOST_PARTITIONS, Arguments, default_partitions, find_metric, metric_of
-from hopyard.tune.asking import extension_waits
+from hopyard.tune.asking import more_is_asked
 from hopyard.tune.checking import check_first_trials, check_travels
 from hopyard.tune.differences import what_differs
 from hopyard.tune.environment import command, environment, environment_changes
@@ -240,7 +240,7 @@ class Launch:
             return None
         run = Run(folder, run_id, records)
         changes = _changes(run_id, run.settings, _at_least(settings, run.state.budgets))
-        if run.status not in ENDED or changes or extension_waits(folder, run.state.controls):
+        if changes or not run.is_done:
             return None
         self._progress.say(f"run {run_id} is finished: its result is returned. fresh=True trains again.")
         return run
@@ -358,7 +358,7 @@ class Launch:
                 journal.append(header)
                 known = [header]
             state, decisions, pending = self._replayed(header, known, settings, surroundings, splits)
-            if state.finished not in ENDED or pending or extension_waits(folder, state.controls):
+            if state.finished not in ENDED or pending or more_is_asked(folder, state.controls):
                 # The estimator function as it is now: what decides the result is the same as when the run began.
                 epochs = max(arguments.num_epochs, state.num_epochs)
                 program = self._saved_program(folder, splits, state.layout.train, epochs)

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import hopyard.search
 from hopyard.errors import SpaceError, UsageError
 from hopyard.hopper.state import RunState, TrialState
 from hopyard.search.optuna import chosen, name_in, quiet
-from hopyard.search.spaces import Choice, Continuous, Quantized, space_json
+from hopyard.search.spaces import Choice, Continuous, Quantized, space_json, space_of
 from hopyard.tune.callbacks import flat_params
 from hopyard.tune.rows import RecordedRun, epochs_of
 
@@ -28,9 +27,6 @@ _STATES = {
     "stopped": optuna.trial.TrialState.PRUNED,
     "failed": optuna.trial.TrialState.FAIL,
 }
-_DIMENSIONS = (
-    "hp_choice", "hp_int", "hp_log", "hp_loguniform", "hp_qloguniform", "hp_quniform", "hp_uniform",
-)  # fmt: skip
 
 
 def export_to_optuna(run: RecordedRun, target: Any, name: str, overwrite: bool) -> None:
@@ -64,21 +60,6 @@ def export_to_optuna(run: RecordedRun, target: Any, name: str, overwrite: bool) 
         except BaseException:
             optuna.delete_study(study_name=name, storage=storage)
             raise
-
-
-def space_of(settings: Any) -> Any:
-    """The space that ``space_json`` recorded."""
-    match settings:
-        case dict() if len(settings) == 1 and next(iter(settings)) in _DIMENSIONS:
-            function, arguments = next(iter(settings.items()))
-            if function == "hp_choice":
-                return hopyard.search.hp_choice([space_of(option) for option in arguments])
-            return getattr(hopyard.search, function)(*arguments)
-        case dict():
-            return {key: space_of(value) for key, value in settings.items()}
-        case list():
-            return [space_of(value) for value in settings]
-    return settings
 
 
 @contextmanager

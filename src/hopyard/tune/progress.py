@@ -79,6 +79,8 @@ class ProgressDisplay:
         """Failures before any unit was done, said in a line so far: if all fail alike, the error has the rest."""
         self._title, self._metric, self._trained, self._planned = "", "", 0, 0
         self._num_trials = 0
+        self._clones: set[int] = set()
+        """Numbers of trials that users asked for: they are not among those that the search is to make."""
         self._epochs, self._partitions = 0, 1
         self._maximize = self._endless = self._paused = False
         began = time.monotonic()
@@ -154,7 +156,10 @@ class ProgressDisplay:
         elif kind == "trial":
             trial = state.trials[record["n"]]
             self._update(state, trial, None)
-            if trial.source is not None:
+            if trial.clone_of is not None:
+                weights = "" if trial.source is None else ", with its weights"
+                self._line(f"trial {trial.number} begins as a clone of trial {trial.clone_of}{weights}")
+            elif trial.source is not None:
                 self._line(f"trial {trial.number} begins as a copy of trial {trial.source}")
         elif kind == "end":
             self._trial_ended(state, state.trials[record["t"]])
@@ -254,6 +259,8 @@ class ProgressDisplay:
         if known:
             self._states[known.state] -= 1
         self._rows[trial.number] = row
+        if trial.clone_of is not None:
+            self._clones.add(trial.number)
 
     def _describe_place(self, state: RunState, trial: TrialState) -> str:
         return describe_place(state, trial.progress.validated / self._partitions)
@@ -295,7 +302,7 @@ class ProgressDisplay:
         return (row.state not in ("running", "waiting"), best, row.trial)
 
     def _headline(self) -> str:
-        to_come = max(0, self._num_trials - len(self._rows))
+        to_come = max(0, self._num_trials - len(self._rows) + len(self._clones))
         planned = self._planned + to_come * self._epochs * self._partitions
         of = "" if self._endless else f" of {planned:,}"
         states = ", ".join(f"{self._states[each]:,} {each}" for each in _COLOURS if self._states[each])
@@ -331,5 +338,8 @@ def _last(trial: TrialState, name: str) -> float | None:
 
 
 def _describe_trial(trial: TrialState) -> str:
-    copy = "" if trial.source is None else f"  (copy of {trial.source})"
-    return describe_params(trial.params) + copy
+    if trial.clone_of is not None:
+        of = f"  (clone of {trial.clone_of}{'' if trial.source is None else ', with its weights'})"
+    else:
+        of = "" if trial.source is None else f"  (copy of {trial.source})"
+    return describe_params(trial.params) + of

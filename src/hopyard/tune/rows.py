@@ -28,10 +28,11 @@ def trial_rows(state: RunState) -> list[Row]:
     """A row per trial, in order of number.
 
     ``number``, ``state``, ``epochs``, ``best_epoch``, ``seconds`` in units, ``error``, ``source`` (the trial it is a
-    copy of), what ``replicate_row`` has, ``params/...``, and ``metrics/...`` of the best epoch; None where there is
-    none.
+    copy of), in a run with clones ``clone_of`` (the trial that a user has cloned it from), what ``replicate_row`` has,
+    ``params/...``, and ``metrics/...`` of the best epoch; None where there is none.
     """
     rows = []
+    has_clones = any(trial.clone_of is not None for trial in state.trials.values())
     for trial in state.trials.values():
         best = trial.best
         rows.append(
@@ -43,6 +44,7 @@ def trial_rows(state: RunState) -> list[Row]:
                 "seconds": trial.seconds,
                 "error": f"{trial.error.kind}: {trial.error.message}" if trial.error else None,
                 "source": trial.source,
+                **({"clone_of": trial.clone_of} if has_clones else {}),
                 **replicate_row(state, trial),
                 **flat_params({"params": trial.params}),
                 **{f"metrics/{name}": value for name, value in (best.metrics if best else {}).items()},

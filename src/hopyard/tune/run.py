@@ -6,7 +6,7 @@ import itertools
 import logging
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +39,7 @@ from hopyard.hopper.state import ENDED, JournalRecord, RunState, TrialState, tri
 from hopyard.objects import StateRef
 from hopyard.storage import LocalStore, Store, open_store
 from hopyard.training.not_finite import undefined_metrics
-from hopyard.tune.asking import ask
+from hopyard.tune.asking import ask, more_is_asked
 from hopyard.tune.listing import check_header, find_run, status_of
 from hopyard.tune.phrases import worded, wording_of
 from hopyard.tune.predicting.frames import (
@@ -93,8 +93,9 @@ _CALLED_BY_CEREBRO = {
 class Run:
     """One run of a search, as its journal tells it at the moment of opening, or of the last command.
 
-    Commands (``pause``, ``resume``, ``stop``, ``kill``, ``extend``) are for a run that another process may drive. They
-    wait for its answer, and return in words what came of them; see ``hopyard.tune.asking.ask`` for what they raise.
+    Commands (``pause``, ``resume``, ``stop``, ``kill``, ``extend``, ``clone``) are for a run that another process may
+    drive. They wait for its answer, and return in words what came of them; see ``hopyard.tune.asking.asked`` for what
+    they raise.
 
     Attributes:
         run_id: its name in the store.
@@ -136,6 +137,11 @@ class Run:
         All but the completed and failed ones can go on."""
         return status_of(self.state, self.holder)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, and nobody has asked for more since: a larger budget, or a clone."""
+        return self.status in ENDED and not more_is_asked(self._store, self.state.controls)
+
     def pause(self) -> str:
         """Let units under way end, and begin no more until ``resume``."""
         return self._ask({"do": "pause"})
@@ -155,6 +161,20 @@ class Run:
     def extend(self, num_models: int | None = None, num_epochs: int | None = None) -> str:
         """Give the run a larger budget: so many trials, and epochs of a trial, in all."""
         return self._ask({"do": "extend", "num_models": num_models, "num_epochs": num_epochs})
+
+    def clone(self, trial: int, params: Mapping[str, Any] | None = None, *, weights: bool = False) -> str:
+        """Begin a trial like another one, with other values of some hyperparameters.
+
+        It trains to the full length of the run, is ranked with the others, and is not stopped early; the search does
+        not hear of it, and it counts in no ``num_models``. What is random in it is drawn as it was in the other one,
+        so that it differs by nothing but what was changed. With ``replicates`` all trials of the point are cloned.
+
+        Args:
+            trial: number of the trial that is cloned.
+            params: the values that change, such as ``{"optimizer.lr": 0.01}``; also ones outside of the space.
+            weights: begin with the trial's last saved weights, and the epochs that it has made; else anew.
+        """
+        return self._ask({"do": "clone", "trial": trial, "params": dict(params or {}), "weights": weights})
 
     def _ask(self, command: dict[str, Any]) -> str:
         wording = wording_of(self.state.header)

@@ -13,6 +13,7 @@ from hopyard.tune.rows import epochs_of, replicate_row
 
 TRIAL_COLUMNS = ("number", "params", "state", "epochs", "metrics", "seconds", "error")
 REPLICATE_COLUMNS = ("point", "replicate", "mean", "spread")
+_LINEAGE = ("source", "clone_of")
 SCHEDULE_COLUMNS = ("unit", "trial", "partition", "worker", "epoch", "phase", "start", "end")
 
 
@@ -75,8 +76,8 @@ def trials_table(state: RunState) -> pd.DataFrame:
     Columns: number (int), params (dict), state (str; ``"waiting"``: trained as far as the searcher has allowed so
     far), epochs that it has trained itself (int, or float if one was trained in part), metrics of the best
     validation (dict), seconds spent in units (float), error (its first line, or None); if any trial is a copy of
-    another, also source (number of that one, or missing); with replicates also point, replicate, mean and spread: see
-    ``hopyard.tune.rows.replicate_row``.
+    another, also source (number of that one, or missing); if users have cloned any, also clone_of (likewise); with
+    replicates also point, replicate, mean and spread: see ``hopyard.tune.rows.replicate_row``.
     """
     rows = []
     for trial in state.ranked():
@@ -84,10 +85,10 @@ def trials_table(state: RunState) -> pd.DataFrame:
         error = f"{trial.error.kind}: {trial.error.message}" if trial.error else None
         what = trial.number, trial.params, describe_state(state, trial), epochs_of(state, trial), metrics
         replicate = replicate_row(state, trial).values() or (None,) * len(REPLICATE_COLUMNS)
-        rows.append((*what, trial.seconds, error, trial.source, *replicate))
-    every = pd.DataFrame(rows, columns=[*TRIAL_COLUMNS, "source", *REPLICATE_COLUMNS])
-    every = every.astype({"source": "Int64", "mean": "float64", "spread": "float64"})
-    shown = [*TRIAL_COLUMNS, *(["source"] if every["source"].notna().any() else [])]
+        rows.append((*what, trial.seconds, error, trial.source, trial.clone_of, *replicate))
+    every = pd.DataFrame(rows, columns=[*TRIAL_COLUMNS, *_LINEAGE, *REPLICATE_COLUMNS])
+    every = every.astype({"source": "Int64", "clone_of": "Int64", "mean": "float64", "spread": "float64"})
+    shown = [*TRIAL_COLUMNS, *(name for name in _LINEAGE if every[name].notna().any())]
     table = TrialsTable(every[[*shown, *(REPLICATE_COLUMNS if state.replicates > 1 else ())]])
     table.metric = state.metric.key
     return table

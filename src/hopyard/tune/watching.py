@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from hopyard.hopper.control import cloned_in_words
 from hopyard.hopper.journal import JournalFollower, holder
 from hopyard.hopper.state import JournalRecord, RunState
 from hopyard.storage import Store
@@ -76,6 +77,8 @@ def command_message(record: JournalRecord) -> str | None:
             f"the run is extended: num_models={record.get('num_models')}, num_epochs={record['num_epochs']}"
         )
     if record["r"] == "control" and "refused" not in record:
+        if record["do"] == "clone":
+            return f"a user's command: clone {cloned_in_words(record)}"
         trial = "" if record.get("trial") is None else f" trial {record['trial']}"
         return f"a user's command: {record['do']}{trial}"
     return None

@@ -50,6 +50,7 @@ class TrainingWork:
             position=unit.trained,
             states=tuple(trial.progress.state for trial in trials),
             homes=tuple(_home(trial) for trial in trials),
+            draws=tuple(trial.draws_as for trial in trials),
             save=save,
             last=unit.last,
             carried=tuple(trial.progress.carried for trial in trials),
