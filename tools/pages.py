@@ -1,4 +1,4 @@
-"""Checks README.md, CONTRIBUTING.md and docs/: their code runs, their commands exist, no command is missing.
+"""Checks README.md, CONTRIBUTING.md, AGENTS.md, llms.txt and docs/: code runs, commands exist, no command is missing.
 
 Rules for a page:
 
@@ -70,8 +70,9 @@ class Page:
 
 
 def pages(root: Path = ROOT) -> list[Path]:
-    """The pages that a user reads."""
-    return [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))]
+    """The pages that a user reads, or a program that works for one."""
+    first = ("README.md", "CONTRIBUTING.md", "AGENTS.md", "llms.txt")
+    return [*(root / name for name in first), *sorted((root / "docs").rglob("*.md"))]
 
 
 def read_page(path: Path) -> Page:
