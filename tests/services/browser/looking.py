@@ -1,0 +1,83 @@
+"""What a page shows, as numbers and texts."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Locator, Page, expect
+
+PATIENCE = 30_000
+"""Milliseconds that a page may take for what a test waits for, on a busy machine."""
+
+expect.set_options(timeout=PATIENCE)
+
+_TABLE = """table => {
+    const text = cell => cell.innerText.replace(/[↑↓]/g, '').trim();
+    const rows = [...table.querySelectorAll('tbody tr:not(.gap)')];
+    const columns = [...table.querySelectorAll('thead tr > *')].map(text);
+    return rows.map(row => Object.fromEntries([...row.cells].map((cell, i) => [columns[i], text(cell)])));
+}"""
+_FACTS = """list => Object.fromEntries([...list.querySelectorAll('dt')].map(
+    term => [term.innerText.trim(), term.nextElementSibling.innerText.trim()]))"""
+_COLOURS = """canvas => {
+    if (!(canvas.width && canvas.height)) return {};
+    const context = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
+    context.drawImage(canvas, 0, 0);
+    const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
+    const counts = {};
+    for (let i = 0; i < data.length; i += 4) {
+        const key = `${data[i]},${data[i + 1]},${data[i + 2]}`;
+        counts[key] = (counts[key] ?? 0) + 1;
+    }
+    return counts;
+}"""
+
+
+def region(page: Page, name: str) -> Locator:
+    return page.get_by_role("region", name=name, exact=True)
+
+
+def rows_of(table: Locator, count: int) -> list[dict[str, str]]:
+    """The rows of a table, by the names of its columns, once it has so many."""
+    expect(table.locator("tbody tr:not(.gap)")).to_have_count(count)
+    found: list[dict[str, str]] = table.evaluate(_TABLE)
+    return found
+
+
+def leaders(page: Page, count: int) -> list[dict[str, str]]:
+    """The rows of the leaderboard."""
+    return rows_of(region(page, "Leaderboard").locator("table"), count)
+
+
+def facts(part: Locator) -> dict[str, str]:
+    """Terms and what stands beside them."""
+    found: dict[str, str] = part.evaluate(_FACTS)
+    return found
+
+
+def number(text: str) -> float | None:
+    """The number that a text is for people."""
+    return float(text.replace("−", "-").replace("\u202f", "")) if text else None
+
+
+def seconds(text: str) -> float:
+    """Those of a duration in words."""
+    units = {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+    words = text.split()
+    return sum(float(amount) * units[unit] for amount, unit in zip(words[::2], words[1::2], strict=True))
+
+
+def coloured(canvas: Locator) -> int:
+    """How many pixels have a colour: not the background, and no grey."""
+    counts: dict[str, int] = canvas.evaluate(_COLOURS)
+    amount = 0
+    for key, count in counts.items():
+        red, green, blue = map(int, key.split(","))
+        amount += count if max(red, green, blue) - min(red, green, blue) > 24 else 0
+    return amount
+
+
+def is_drawn(canvas: Locator) -> None:
+    """Wait until something is painted in colour."""
+    canvas.page.wait_for_function(
+        f"canvas => Object.keys(({_COLOURS})(canvas)).length > 3", arg=canvas.element_handle()
+    )
+    assert coloured(canvas) > 0
