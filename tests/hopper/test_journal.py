@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import socket
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hopyard.backend import InlineBackend
 from hopyard.errors import CorruptError, RunHeldError, StorageError, StorageFullError
@@ -58,6 +61,32 @@ DAMAGES: list[Callable[[bytes], bytes]] = [
 
 def segments(store: Store) -> list[str]:
     return [entry.name for entry in store.list("journal")]
+
+
+_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.lists(st.dictionaries(st.text(), _VALUES), min_size=1, max_size=5))
+def test_large_segments_are_read_as_small_ones(records: list[dict[str, Any]]) -> None:
+    small, large = MemoryStore(), MemoryStore()
+    for store, padding in ((small, ""), (large, "x" * (1 << 15))):
+        journal = Journal(store)
+        for record in [*records, {"padding": padding}, {"not a number": math.nan, "none above": -math.inf}]:
+            journal.append(record)
+        journal.close()
+    *read, _, odd = read_records(large)
+    assert read == records
+    assert list(read_records(small))[: len(records)] == records
+    assert math.isnan(odd["not a number"])
+    assert odd["none above"] == -math.inf
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from hopyard.documents.runs import driver_json, error_json, facts_json, summary_json, trial_json
 from hopyard.errors import NotFoundError, StorageError
-from hopyard.hopper.history import rules_broken_by
-from hopyard.hopper.state import ENDED, JournalRecord, RunState, TrialState
+from hopyard.hopper.state import ENDED, RunState, TrialState
 from hopyard.tune.callbacks import flat_params
 from hopyard.tune.describing import is_endless
 from hopyard.tune.listing import RunSummary, summary_of
 from hopyard.tune.rows import epoch_numbers
 from hopyard.web import shapes
-from hopyard.web.watched import MERGED, PHASES, Units, WatchedRun
-
-MOST_CHECKED = 100_000
-"""Units of a run above which its schedule is not checked against the rules."""
+from hopyard.web.watched import WatchedRun
 
 
 def listed_json(place: int, run_id: str, found: RunSummary | WatchedRun | StorageError) -> shapes.RunItem:
@@ -70,10 +64,7 @@ def progress_of(state: RunState) -> float | None:
 
 def described_json(run: WatchedRun) -> shapes.Run:
     """A run: as ``hopyard run describe --json`` has it, with what the page needs beside."""
-    state, totals = run.state, run.totals()
-    broken = None
-    if state.units <= MOST_CHECKED:
-        broken = rules_broken_by([*_records(run.units()), *run.rest()], state.layout)
+    state, totals, broken = run.state, run.totals(), run.broken_rules()
     about = state.header.get("experiment")
     return {
         **facts_json(run, totals, broken),
@@ -204,81 +195,24 @@ def curves_bytes(run: WatchedRun, metric: str) -> bytes:
 
 def schedule_bytes(run: WatchedRun, begin: float | None, end: float | None, pixels: int) -> bytes:
     """The schedule between two moments, of which units narrower than a pixel are merged; layout as in docs/web.md."""
-    units = run.units()
-    whole = (0.0, max(run.state.clock, float(units["end"].max(initial=0.0))))
-    low, high = whole[0] if begin is None else begin, whole[1] if end is None else end
-    workers, idle = _idle(units, whole)
-    shown = _merged(units[(units["end"] >= low) & (units["begin"] <= high)], low, high, pixels)
-    facts = struct.pack("<dddd", *whole, _bound(units, whole, idle), _expected_end(run))
+    units, now = run.units, max(run.state.clock, run.units.end)
+    idle = [max(now - busy, 0.0) for busy in units.busy.values()]
+    bound = max(units.longest, now - sum(idle) / len(idle)) if idle else math.nan
+    shown = units.between(0.0 if begin is None else begin, now if end is None else end, pixels)
+    facts = struct.pack("<dddd", 0.0, now, bound, _expected_end(run))
     parts = [
-        b"HYS1", struct.pack("<I", len(shown)), facts, struct.pack("<I", len(workers)),
-        np.array(workers, "<u4").tobytes(), np.array(idle, "<f8").tobytes(),
-        (shown["begin"] - whole[0]).astype("<f4").tobytes(), (shown["end"] - whole[0]).astype("<f4").tobytes(),
-        *(shown[name].astype("<u4").tobytes() for name in ("worker", "trial", "partition")),
-        shown["phase"].astype("u1").tobytes(),
+        b"HYS1", struct.pack("<I", len(shown)), facts, struct.pack("<I", len(idle)),
+        np.array([*units.busy], "<u4").tobytes(), np.array(idle, "<f8").tobytes(),
+        *(shown[name].tobytes() for name in ("begin", "end", "worker", "trial", "partition", "phase")),
     ]  # fmt: skip
     data = b"".join(parts)
     return data + bytes(-len(data) % 4)
-
-
-def _idle(units: Units, whole: tuple[float, float]) -> tuple[list[int], list[float]]:
-    """Workers, and the seconds in which each was in no unit. Trials of a pack share their seconds."""
-    workers = np.unique(units["worker"])
-    idle = []
-    for worker in workers:
-        own = units[units["worker"] == worker]
-        spans = np.unique(own[["begin", "end"]])
-        idle.append(max(whole[1] - whole[0] - float((spans["end"] - spans["begin"]).sum()), 0.0))
-    return [int(worker) for worker in workers], idle
-
-
-def _merged(units: Units, low: float, high: float, pixels: int) -> Units:
-    """Units of the same worker that begin in the same pixel are one, if each is narrower than one."""
-    width = (high - low) / pixels if pixels > 0 and high > low else 0.0
-    narrow = (units["end"] - units["begin"]) < width
-    if len(units) <= 4 * pixels or not narrow.any():
-        return units
-    small, rest = units[narrow], units[~narrow]
-    cell = ((small["begin"] - low) / width).astype(np.int64)
-    order = np.lexsort((cell, small["worker"]))
-    small, cell = small[order], cell[order]
-    first = np.ones(len(small), bool)
-    first[1:] = (small["worker"][1:] != small["worker"][:-1]) | (cell[1:] != cell[:-1])
-    starts = np.flatnonzero(first)
-    merged = small[starts].copy()
-    merged["begin"] = np.minimum.reduceat(small["begin"], starts)
-    merged["end"] = np.maximum.reduceat(small["end"], starts)
-    merged["phase"][np.diff([*starts, len(small)]) > 1] = MERGED
-    return np.concatenate([rest, merged])
-
-
-def _bound(units: Units, whole: tuple[float, float], idle: list[float]) -> float:
-    """Seconds that no schedule of these units on as many workers can beat: those of the longest trial, and the mean
-    of the workers; NaN without any unit."""
-    if not len(units):
-        return math.nan
-    _, trial = np.unique(units["trial"], return_inverse=True)
-    longest = float(np.bincount(trial, weights=units["end"] - units["begin"]).max())
-    return max(longest, whole[1] - whole[0] - sum(idle) / len(idle))
 
 
 def _expected_end(run: WatchedRun) -> float:
     """When the run ends if it goes on as until now, in seconds since it began; NaN if nobody knows."""
     done = progress_of(run.state)
     return math.nan if not done or run.holder is None else run.state.clock / done
-
-
-def _records(units: Units) -> Iterator[JournalRecord]:
-    """Units as the journal records them, as far as the rules of a schedule look at them: trials that were in one
-    together have its worker and its seconds in common."""
-    names = {number: name for name, number in PHASES.items()}
-    for (begin, end, worker), rows in groupby(units.tolist(), key=lambda row: row[:3]):
-        done = list(rows)
-        _, _, _, _, partition, phase, epoch, trained = done[0]
-        yield {
-            "t": [row[3] for row in done], "w": worker, "p": partition, "ph": names[phase], "e": epoch, "n": trained,
-            "a": begin, "z": end,
-        }  # fmt: skip
 
 
 def _plain(value: Any) -> Any:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from hopyard.errors import StorageError
 from hopyard.hopper.history import Summing, Totals, UnitFollower
@@ -19,25 +15,17 @@ from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.storage import Store
 from hopyard.tune.listing import check_header, find_run, status_of
 from hopyard.tune.watching import command_message
+from hopyard.web.units import UnitTable
 
 LOCAL_SECONDS = 0.5
 """Between two looks at a run in a directory."""
 REMOTE_SECONDS = 5.0
 """Between two looks at a run in a store with a URL; each look is two requests."""
 
-PHASES = {"train": 0, "validate": 1}
-MERGED = 255
 
-_UNIT = np.dtype(
-    [
-        ("begin", "<f8"), ("end", "<f8"), ("worker", "<u4"), ("trial", "<u4"), ("partition", "<u4"), ("phase", "u1"),
-        ("epoch", "<u4"), ("trained", "<u4"),
-    ]
-)  # fmt: skip
-_PACKED = struct.Struct("<ddIIIBII")
-Units = npt.NDArray[Any]
-"""Units of trials, each by itself: begin and end in seconds since the run began, worker, trial, partition, phase
-(``PHASES``), epoch, train units that the trial had done before."""
+_NOWHERE = {"digest": "", "files": [], "nbytes": 0}
+_STORED = {**_NOWHERE, "parts": {"model": _NOWHERE}}
+"""Instead of the references to states, which no page shows: those of thousands of trials take much memory."""
 
 
 class _Compact(dict[str, Any]):
@@ -45,24 +33,9 @@ class _Compact(dict[str, Any]):
 
     def setdefault(self, name: str, default: Any = None) -> Any:
         """The values of a metric."""
-        return super().setdefault(name, array("d"))
-
-
-class _Units:
-    """The committed units of a run, added as the journal gives them."""
-
-    def __init__(self) -> None:
-        self._rows = bytearray()
-
-    def add(self, unit: JournalRecord) -> None:
-        for number in unit["t"]:
-            phase = PHASES.get(unit["ph"], 1)
-            self._rows += _PACKED.pack(
-                unit["a"], unit["z"], unit["w"], number, unit["p"], phase, unit["e"], unit["n"]
-            )
-
-    def table(self) -> Units:
-        return np.frombuffer(self._rows, dtype=_UNIT).copy()
+        if name not in self:
+            self[name] = array("d")
+        return self[name]
 
 
 class WatchedRun:
@@ -72,6 +45,7 @@ class WatchedRun:
         run_id: its name in the store.
         count: records read so far; the version of all that is shown of it.
         state: what they lead to.
+        units: its units that are known to count.
         holder: who drives it now, or None.
         every: seconds between two looks at it.
         lock: held while the state is looked at or changed.
@@ -91,7 +65,7 @@ class WatchedRun:
         self.state: RunState = RunState()
         self.holder: dict[str, Any] | None = None
         self.count: int = 0
-        self._units, self._rows, self._sums = UnitFollower(), _Units(), Summing()
+        self._follow, self.units, self._sums = UnitFollower(), UnitTable(), Summing()
         self._changed: dict[int, int] = {}
         self._stopped_by: dict[int, str] = {}
         self._messages: list[tuple[int, str]] = []
@@ -146,10 +120,12 @@ class WatchedRun:
         if self.count == 0:
             check_header([record], f"run {self.run_id} in {self._folder.url}")
         kind = record["r"]
+        if kind == "unit":
+            record["s"] = [state and _STORED for state in record["s"]]
         self.state.apply(record)
         self.count += 1
-        for unit in self._units.add(self.state, record):
-            self._rows.add(unit)
+        for unit in self._follow.add(self.state, record):
+            self.units.add(unit)
             self._sums.add(unit)
         numbers = record.get("t", ())
         if kind == "trial":
@@ -184,17 +160,13 @@ class WatchedRun:
         by = self._stopped_by.get(trial.number)
         return by or ("searcher" if trial.status == "stopped" else None)
 
-    def rest(self) -> Iterator[JournalRecord]:
-        """Units that count, but of which earlier ones may still be undone."""
-        return self._units.rest()
+    def broken_rules(self) -> list[str] | None:
+        """The rules of model hopping that the committed units break, in words; None: they are too many to look."""
+        return self.units.broken_rules(self._follow.rest(), self.state.layout)
 
     def totals(self) -> Totals:
         """Totals of the units that are known to count."""
         return self._sums.totals()
-
-    def units(self) -> Units:
-        """The units that are known to count."""
-        return self._rows.table()
 
 
 def _message(record: JournalRecord) -> str | None:
