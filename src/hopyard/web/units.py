@@ -1,0 +1,151 @@
+"""The units of a run as a table in little memory, and the part of it that a picture of some pixels shows."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hopyard.hopper.history import rules_broken_by
+from hopyard.hopper.scheduler import Layout
+from hopyard.hopper.state import JournalRecord
+
+PHASES = {"train": 0, "validate": 1}
+MERGED = 255
+MOST_CHECKED = 100_000
+"""Units of a run above which its schedule is not checked against the rules."""
+
+_UNIT = np.dtype(
+    [
+        ("begin", "<f4"), ("end", "<f4"), ("worker", "<u4"), ("trial", "<u4"), ("partition", "<u4"), ("phase", "u1"),
+    ]
+)  # fmt: skip
+_PACKED = struct.Struct("<ffIIIB")
+_EXACT = struct.Struct("<ddIIIBII")
+_ROWS = 1 << 16
+Units = npt.NDArray[Any]
+"""Units of trials, each by itself: begin and end in seconds since the run began, worker, trial, partition, phase
+(``PHASES``, or ``MERGED``)."""
+
+
+class UnitTable:
+    """The committed units of a run, added as the journal gives them: 21 bytes each, in pieces of the same size."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytearray] = []
+        self._spans: list[tuple[float, float]] = []
+        """When the first unit of each piece begins and the last one ends."""
+        self._count = 0
+        self._exact: bytearray | None = bytearray()
+        """What the rules of a schedule look at, as long as the units are few."""
+        self._busy: dict[int, float] = {}
+        self._trained: dict[int, float] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, unit: JournalRecord) -> None:
+        """Add a unit, as the journal records it."""
+        begin, end, worker = unit["a"], unit["z"], unit["w"]
+        self._busy[worker] = self._busy.get(worker, 0.0) + end - begin
+        for trial in unit["t"]:
+            self._trained[trial] = self._trained.get(trial, 0.0) + end - begin
+            place = self._count % _ROWS
+            if place == 0:
+                self._pieces.append(bytearray(_ROWS * _PACKED.size))
+                self._spans.append((math.inf, -math.inf))
+            phase = PHASES.get(unit["ph"], 1)
+            _PACKED.pack_into(
+                self._pieces[-1], place * _PACKED.size, begin, end, worker, trial, unit["p"], phase
+            )
+            first, last = self._spans[-1]
+            if begin < first or end > last:
+                self._spans[-1] = min(first, begin), max(last, end)
+            self._count += 1
+            if self._exact is not None:
+                self._exact += _EXACT.pack(begin, end, worker, trial, unit["p"], phase, unit["e"], unit["n"])
+        if self._count > MOST_CHECKED:
+            self._exact = None
+
+    @property
+    def end(self) -> float:
+        """When the last unit ends, in seconds since the run began; 0 without any."""
+        return max((last for _, last in self._spans), default=0.0)
+
+    @property
+    def busy(self) -> dict[int, float]:
+        """The workers, and the seconds in which each was in a unit: trials of a pack share theirs."""
+        return dict(sorted(self._busy.items()))
+
+    @property
+    def longest(self) -> float:
+        """Seconds in units of the trial that was in them longest; 0 without any."""
+        return max(self._trained.values(), default=0.0)
+
+    def broken_rules(self, rest: Iterator[JournalRecord], layout: Layout) -> list[str] | None:
+        """See ``hopyard.hopper.history.rules_broken_by``, ``rest`` being later units; None: there are too many."""
+        if self._exact is None:
+            return None
+        return rules_broken_by([*_records(_EXACT.iter_unpack(self._exact)), *rest], layout)
+
+    def between(self, low: float, high: float, pixels: int) -> Units:
+        """The units that are under way between two moments, as a picture so many pixels wide shows them: those of the
+        same worker that begin in the same pixel are one, of the phase ``MERGED``, if each is narrower than a pixel.
+        Where they are few, each is there."""
+        width = (high - low) / pixels if high > low else 0.0
+        found = [np.empty(0, _UNIT), *self._within(low, high)]
+        if width == 0 or sum(map(len, found)) <= 4 * pixels:
+            return np.concatenate(found)
+        wide, merged, counts = [], [], []
+        for units in found:
+            narrow = units["end"] - units["begin"] < width
+            wide.append(units[~narrow])
+            once = np.ones(int(narrow.sum()), np.int64)
+            some, many = _merge(units[narrow], once, low, width)
+            merged.append(some)
+            counts.append(many)
+        small, many = _merge(np.concatenate(merged), np.concatenate(counts), low, width)
+        small["phase"][many > 1] = MERGED
+        return np.concatenate([*wide, small])
+
+    def _within(self, low: float, high: float) -> Iterator[Units]:
+        for number, (piece, (first, last)) in enumerate(zip(self._pieces, self._spans, strict=True)):
+            if last >= low and first <= high:
+                units = np.frombuffer(piece, _UNIT, min(self._count - number * _ROWS, _ROWS))
+                is_inside = first >= low and last <= high
+                yield units if is_inside else units[(units["end"] >= low) & (units["begin"] <= high)]
+
+
+def _records(rows: Iterator[tuple[Any, ...]]) -> Iterator[JournalRecord]:
+    """Units as the journal records them, as far as the rules of a schedule look at them: trials that were in one
+    together have its worker and its seconds in common."""
+    names = {number: name for name, number in PHASES.items()}
+    for (begin, end, worker), together in groupby(rows, key=lambda row: row[:3]):
+        done = list(together)
+        _, _, _, _, partition, phase, epoch, trained = done[0]
+        yield {
+            "t": [row[3] for row in done], "w": worker, "p": partition, "ph": names[phase], "e": epoch, "n": trained,
+            "a": begin, "z": end,
+        }  # fmt: skip
+
+
+def _merge(
+    units: Units, counts: npt.NDArray[np.int64], low: float, width: float
+) -> tuple[Units, npt.NDArray[np.int64]]:
+    """One unit in place of those of a worker that begin in the same pixel, and how many it stands for."""
+    if not len(units):
+        return units, counts
+    cell = ((units["begin"] - low) / width).astype(np.int64)
+    key = units["worker"].astype(np.int64) << 32 | (cell - cell.min())
+    order = np.argsort(key, kind="stable")
+    units, key = units[order], key[order]
+    starts = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
+    merged = units[starts]
+    merged["begin"] = np.minimum.reduceat(units["begin"], starts)
+    merged["end"] = np.maximum.reduceat(units["end"], starts)
+    return merged, np.add.reduceat(counts[order], starts)
