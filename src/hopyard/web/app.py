@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,13 +18,11 @@ from starlette.routing import Mount, Route
 from hopyard import __version__
 from hopyard.errors import HopyardError
 from hopyard.web.answers import answer, refused
-from hopyard.web.data_pages import DataPages
 from hopyard.web.guard import RequestGuard
 from hopyard.web.openapi import openapi
 from hopyard.web.places import ShownPlace, place_json
 from hopyard.web.plan_pages import plan_answer
 from hopyard.web.run_pages import RunPages
-from hopyard.web.stock_pages import StockPages
 
 STATIC = Path(__file__).parent / "static"
 """The built pages: in an installed package, or where ``make dashboard`` was run."""
@@ -48,7 +49,8 @@ def dashboard(
         hosts: names besides those of this machine under which it is asked for.
         static: folder of the built pages.
     """
-    runs, data, stock = RunPages(places, token), DataPages(places), StockPages(places)
+    runs = RunPages(places, token)
+    data, stock = _Later("data_pages", "DataPages", places), _Later("stock_pages", "StockPages", places)
 
     def shown(request: Request) -> Response:
         document = {"version": __version__, "control": token is not None}
@@ -62,8 +64,14 @@ def dashboard(
                     Route("/openapi.json", _described),
                     Route("/places", shown),
                     *runs.routes(),
-                    *data.routes(),
-                    *stock.routes(),
+                    data.route("/data/{place:int}", "list"),
+                    data.route("/data/{place:int}/describe", "describe"),
+                    data.route("/data/{place:int}/samples", "samples"),
+                    stock.route("/stock/{place:int}", "status"),
+                    stock.route("/stock/{place:int}/log", "log"),
+                    stock.route("/stock/{place:int}/diff", "diff"),
+                    stock.route("/stock/{place:int}/commit/{revision:path}", "commit"),
+                    stock.route("/stock/{place:int}/model", "model"),
                     Route("/plan", plan_answer, methods=["POST"]),
                     Route("/{rest:path}", _unknown),
                 ],
@@ -76,6 +84,28 @@ def dashboard(
         ],
         exception_handlers={HopyardError: refused, OSError: refused, HTTPException: _not_taken},
     )
+
+
+class _Later:
+    """Pages whose module is imported when they are first asked for: who looks at runs does not pay for reading data
+    and versions, which takes more memory than all the rest.
+
+    Args:
+        module: in this package.
+        name: the class of the pages.
+        places: stores and stockrooms that they show.
+    """
+
+    def __init__(self, module: str, name: str, places: list[ShownPlace]) -> None:
+        self._module, self._name, self._places = module, name, places
+
+    def route(self, path: str, page: str) -> Route:
+        """An address, and the page that answers it."""
+        return Route(path, lambda request: getattr(self._pages, page)(request))
+
+    @cached_property
+    def _pages(self) -> Any:
+        return getattr(import_module(f"hopyard.web.{self._module}"), self._name)(self._places)
 
 
 def _described(request: Request) -> Response:

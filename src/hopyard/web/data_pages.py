@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from hopyard.data import open_dataset
 from hopyard.data.dataset import Dataset
@@ -44,24 +43,16 @@ class DataPages:
     def __init__(self, places: list[ShownPlace]) -> None:
         self._places = places
 
-    def routes(self) -> list[Route]:
-        """The addresses."""
-        return [
-            Route("/data/{place:int}", self._list),
-            Route("/data/{place:int}/describe", self._describe),
-            Route("/data/{place:int}/samples", self._samples),
-        ]
-
-    def _list(self, request: Request) -> Response:
+    def list(self, request: Request) -> Response:
         found, problems = list_prepared(self._store(request))
         listed = [{"path": _path_of(each, self._store(request)), "error": None} for each, _ in found]
         return answer({"datasets": listed + [{"path": "", "error": problem} for problem in problems]})
 
-    def _describe(self, request: Request) -> Response:
+    def describe(self, request: Request) -> Response:
         store = self._at(request)
         return answer([_described(store, split) for split in summary_json(inspect(store))])
 
-    def _samples(self, request: Request) -> Response:
+    def samples(self, request: Request) -> Response:
         split = request.query_params.get("split", "train")
         if split not in ("train", "val"):
             raise UsageError(f"split is {split!r}; a dataset has train and val. Ask for one of them.")

@@ -10,6 +10,7 @@ from typing import Literal
 
 from hopyard import stockroom
 from hopyard.errors import HopyardError, NotFoundError, UsageError
+from hopyard.stockroom.git import find
 from hopyard.storage import LocalStore, Store, open_store
 from hopyard.tune.listing import list_runs
 from hopyard.web.shapes import Place
@@ -89,8 +90,8 @@ def find_places(given: Sequence[str]) -> list[ShownPlace]:
 
 def _place(number: int, given: str) -> ShownPlace:
     if "://" not in given and Path(given).is_dir():
-        with contextlib.suppress(NotFoundError), stockroom.StockRoom(given, fetch="never") as room:
-            if room.place.root.resolve() == Path(given).resolve() and not list_runs(LocalStore(given)):
+        with contextlib.suppress(NotFoundError):
+            if find(Path(given)).root.resolve() == Path(given).resolve() and not list_runs(LocalStore(given)):
                 return ShownPlace(number, given, "stockroom", given)
     return ShownPlace(number, _existing(given).url, "store", given)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from hopyard.documents import shapes
 from hopyard.documents.shelves import model_json
@@ -37,18 +36,7 @@ class StockPages:
     def __init__(self, places: list[ShownPlace]) -> None:
         self._places = places
 
-    def routes(self) -> list[Route]:
-        """The addresses."""
-        stock = "/stock/{place:int}"
-        return [
-            Route(stock, self._status),
-            Route(f"{stock}/log", self._log),
-            Route(f"{stock}/diff", self._diff),
-            Route(f"{stock}/commit/{{revision:path}}", self._commit),
-            Route(f"{stock}/model", self._model),
-        ]
-
-    def _status(self, request: Request) -> Response:
+    def status(self, request: Request) -> Response:
         with self._room(request) as room:
             problem, status = None, None
             try:
@@ -65,7 +53,7 @@ class StockPages:
                 }
             )
 
-    def _log(self, request: Request) -> Response:
+    def log(self, request: Request) -> Response:
         asked = request.query_params
         most = whole(request, "most", 200, 1, _MOST_COMMITS)
         with self._room(request) as room:
@@ -74,12 +62,12 @@ class StockPages:
             commits = room.log(*begin, limit=most, branches=branches)  # type: ignore[arg-type]
             return answer(commits_json(commits, room.labels()))
 
-    def _diff(self, request: Request) -> Response:
+    def diff(self, request: Request) -> Response:
         with self._room(request) as room:
             a, b = (request.query_params.get(name) or None for name in "ab")
             return answer(differences_json(room.diff(a, b)))
 
-    def _commit(self, request: Request) -> Response:
+    def commit(self, request: Request) -> Response:
         revision = request.path_params["revision"]
         with self._room(request) as room:
             (commit,) = room.log(revision, limit=1)
@@ -99,7 +87,7 @@ class StockPages:
                 }
             )
 
-    def _model(self, request: Request) -> Response:
+    def model(self, request: Request) -> Response:
         asked = request.query_params
         path, revision, against = (asked.get(name, "") for name in ("path", "revision", "against"))
         shelf, name = thing_of(path)
