@@ -1,4 +1,4 @@
-"""Pages for programs and coding agents: AGENTS.md, llms.txt. tools/pages.py checks their links, commands and imports."""
+"""Pages for programs and agents: AGENTS.md and llms.txt. tools/pages.py checks their links, commands and imports."""
 
 from __future__ import annotations
 

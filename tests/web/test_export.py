@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import re
+import subprocess
+import sys
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,8 @@ from tests.web.conftest import HOSTILE, RUN, Client
 
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.web.app import NOT_BUILT
-from hopyard.web.export import export_page
+from hopyard.web.export import InlinePage, export_page, inline
+from hopyard.wording import describe_bytes
 
 PAGE = """<!doctype html><html><head><title>Hopyard</title>
 <link rel="stylesheet" href="./app.css"></head><body><div id="app"></div><script src="./app.js"></script></body></html>
@@ -87,3 +91,60 @@ def test_without_pages_or_a_run_nothing_is_written(place: Path, static: Path, tm
     with pytest.raises(NotFoundError, match="holds no run 'nothing'"):
         export_page(str(place), "nothing", tmp_path / "run.html", static=static)
     assert [each.name for each in tmp_path.iterdir()] == ["static"]
+
+
+class Frames(HTMLParser):
+    """Attributes of the elements of a piece of HTML."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def test_a_notebook_gets_the_same_page_in_a_frame_of_its_own(
+    place: Path, static: Path, tmp_path: Path
+) -> None:
+    file = export_page(str(place), RUN, tmp_path / "run.html", static=static)
+    shown = inline(str(place), RUN, height=500, static=static)
+    [(tag, frame)] = Frames(shown._repr_html_()).found
+    assert tag == "iframe"
+    assert frame["srcdoc"] == shown.page
+    assert shown.page == file.read_text()
+    assert (frame["sandbox"], frame["height"], frame["title"]) == ("allow-scripts", "500", f"run {RUN}")
+    assert repr(shown) == f"<page of run {RUN}, {describe_bytes(len(shown.page.encode()))}>"
+
+
+def test_texts_of_a_page_do_not_leave_their_frame() -> None:
+    page = "<p title=\"a\">it's &amp; 'more'</p></iframe><script>alert(1)</script>"
+    [(tag, frame)] = Frames(InlinePage("<\"&'>", page, 100)._repr_html_()).found
+    assert (tag, frame["srcdoc"], frame["title"]) == ("iframe", page, "run <\"&'>")
+
+
+def test_a_page_begins_with_its_run(place: Path, static: Path) -> None:
+    page = inline(str(place), RUN, static=static).page
+    assert f'<script>if (!location.hash) location.hash = "#/runs/0/{RUN}";\n' in page
+
+
+def test_a_page_that_is_too_large_for_a_notebook_says_what_to_do(place: Path, static: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        inline(str(place), RUN, most_mb=0.001, static=static)
+    size = describe_bytes(len(inline(str(place), RUN, static=static)._repr_html_().encode()))
+    assert str(caught.value) == (
+        f"the page of run {RUN} is {size}, and a notebook would keep all of it; at most most_mb=0.001 megabytes are. "
+        f"Write it beside the notebook by export_page(store, '{RUN}', \"run.html\"), or give a larger most_mb."
+    )
+
+
+def test_without_the_extra_it_says_which_to_install() -> None:
+    code = "import sys; sys.modules['starlette'] = None; import hopyard.web.export"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert (
+        "hopyard.web.export needs the package 'starlette', which is not installed. Install it with: pip install "
+        "'hopyard[web]'" in done.stderr
+    )
