@@ -20,9 +20,11 @@ from jsonschema import Draft202012Validator, FormatChecker
 from starlette.routing import BaseRoute, Mount, Route
 from tests.experiment.conftest import TRIAL
 from tests.web.conftest import RUN, TOKEN, Answer, Client, rows, search, served
+from typer.testing import CliRunner
 
 from hopyard import StockRoom
 from hopyard.backend import InlineBackend
+from hopyard.cli import app
 from hopyard.data import prepare
 from hopyard.experiment import complete, create
 from hopyard.hopper.control import _COMMANDS
@@ -364,6 +366,48 @@ def test_commands_and_options_of_plans_are_those_that_are_taken(described: Descr
     assert set(command["do"]["enum"]) == set(_COMMANDS)
     assert set(command) == {"do"}.union(*_COMMANDS.values())
     assert set(described.schemas["PlanOptions"]["properties"]) == {"searcher", *_NUMBERS}
+
+
+# The command line
+
+SAME = [
+    ("/api/runs", ["run", "list", "STORE"]),
+    (f"/api/runs/0/{RUN}", ["run", "describe", "STORE", RUN]),
+    ("/api/runs/0/twice", ["run", "describe", "STORE", "twice"]),
+    (f"/api/runs/compare?run=0/{RUN}&run=0/twice", ["run", "compare", "STORE", RUN, "twice"]),
+    ("/api/data/0/describe", ["data", "inspect", "STORE"]),
+    ("/api/data/2/describe", ["data", "inspect", "PICTURES"]),
+    ("/api/stock/1/log", ["stock", "log"]),
+    ("/api/stock/1/diff?a=v1&b=HEAD", ["stock", "diff", "v1", "HEAD"]),
+    (
+        "/api/stock/1/model?path=model/net&against=v1",
+        ["stock", "inspect", "model/net", "--against", "v1"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "words"), SAME, ids=[path for path, _ in SAME])
+def test_documents_are_those_of_the_command_line(
+    wide: Client, many: Path, full_room: Path, path: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = {"STORE": many, "PICTURES": many.parent / "pictures"}
+    monkeypatch.chdir(full_room)
+    done = CliRunner().invoke(app, [*(str(places.get(word, word)) for word in words), "--json"])
+    assert done.exit_code == 0, done.output
+    served, printed = wide.get(path).json, json.loads(done.stdout)
+    assert is_part(printed, served["runs"] if path == "/api/runs" else served), path
+    assert printed
+
+
+def is_part(printed: Any, served: Any) -> bool:
+    """Whether all that was printed was served, too, with the same values."""
+    if isinstance(printed, dict):
+        return printed.keys() <= served.keys() and all(
+            is_part(each, served[key]) for key, each in printed.items()
+        )
+    if isinstance(printed, list):
+        return len(printed) == len(served) and all(map(is_part, printed, served))
+    return bool(printed == served)
 
 
 # The pages' types
