@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -213,7 +214,7 @@ def test_without_a_driver_an_extension_waits_until_the_run_is_resumed(
         run_command("extend")
     assert "is finished" in run_command("resume")
     assert "nobody drives run nightly now: the command is kept" in run_command("extend", "--num-models", "4")
-    assert "a larger budget waits for it: hopyard run resume" in run_command("describe")
+    assert "a larger budget or a clone waits for it: hopyard run resume" in run_command("describe")
     driver.permit(2 * UNITS)  # one batch is checked, too
     run_command("resume")
     after = open_run(driver.store, "nightly")
@@ -221,6 +222,48 @@ def test_without_a_driver_an_extension_waits_until_the_run_is_resumed(
     assert [trial.status for trial in after.state.trials.values()] == ["completed"] * 4
     assert after.broken_rules() == []
     assert "is finished" in run_command("resume")
+
+
+def test_trials_are_cloned_while_the_run_goes_on_and_after_it_has_ended(
+    driver: Driver, run_command: Callable[..., str]
+) -> None:
+    driver.wait(lambda state: len(state.trials) == 3)
+    with pytest.raises(
+        UsageError, match="run nightly did not clone: the run has no trial 9; it has 3 so far"
+    ):
+        run_command("clone", "9")
+    with pytest.raises(
+        UsageError, match="did not clone: trial 1 has no saved weights: no training unit of it"
+    ):
+        run_command("clone", "1", "--weights")
+    said = "trial 3 of run nightly is a clone of trial 1 with lr=1.0; it begins when a worker is free. lr=1 lies out"
+    assert said in " ".join(run_command("clone", "1", "--set", "lr=1").split())
+    driver.permit(1)
+    driver.wait(lambda state: any(trial.durable.trained for trial in state.trials.values()))
+    (begun,) = [number for number, trial in driver.state.trials.items() if trial.durable.trained]
+    answer = json.loads(run_command("clone", str(begun), "--weights", "--json"))
+    assert (answer["run"], answer["clone_of"], answer["trials"]) == ("nightly", begun, [4])
+    assert answer["said"].startswith(
+        f"trial 4 of run nightly is a clone of trial {begun} with its weights; it begins"
+    )
+    driver.permit(5 * UNITS - 2)
+    assert driver.ended() == 0, driver.said
+    assert "trial 3 begins as a clone of trial 1\n" in driver.said
+    assert f"trial 4 begins as a clone of trial {begun}, with its weights\n" in driver.said
+    run = open_run(driver.store, "nightly")
+    assert {trial.status for trial in run.state.trials.values()} == {"completed"}
+    assert run.state.trials[4].history == {k: v[-2:] for k, v in run.state.trials[begun].history.items()}
+    lineage = {
+        line.split()[0]: line.split()[4:] for line in run_command("describe").splitlines() if "lr=" in line
+    }
+    assert lineage["3"] == ["1", "lr=1"]
+    assert lineage["4"][:2] == [str(begun)] * 2
+    answer = json.loads(run_command("clone", "0", "--json"))
+    assert (answer["trials"], answer["said"].split(":")[0]) == (None, "nobody drives run nightly now")
+    driver.permit(2 * UNITS)  # one batch is checked, too
+    run_command("resume")
+    after = open_run(driver.store, "nightly").state.trials
+    assert after[5].history == after[0].history
 
 
 def test_ctrl_c_ends_the_driver_of_a_paused_run(driver: Driver, run_command: Callable[..., str]) -> None:
