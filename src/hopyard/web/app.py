@@ -19,7 +19,6 @@ from hopyard import __version__
 from hopyard.errors import HopyardError
 from hopyard.web.answers import answer, refused
 from hopyard.web.guard import RequestGuard
-from hopyard.web.openapi import openapi
 from hopyard.web.places import ShownPlace, place_json
 from hopyard.web.plan_pages import plan_answer
 from hopyard.web.run_pages import RunPages
@@ -109,7 +108,8 @@ class _Later:
 
 
 def _described(request: Request) -> Response:
-    return answer(openapi())
+    """The OpenAPI document; pydantic, which makes it, is imported when it is first asked for."""
+    return answer(import_module("hopyard.web.openapi").openapi())
 
 
 def _not_taken(request: Request, error: Exception) -> Response:
