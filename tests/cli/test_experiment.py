@@ -447,6 +447,24 @@ def test_resume(command: str, own: Path, experiment: str) -> None:
     assert (found["experiment"], found["status"], found["best"]) == (experiment, "completed", 1.2)
 
 
+def test_a_trial_of_a_finished_one_is_cloned_and_trained_when_it_is_resumed(
+    own: Path, experiment: str
+) -> None:
+    with pytest.raises(UsageError, match="no hyperparameter 'lrr'; did you mean 'lr'"):
+        run_command("clone", "experiments", experiment, "0", "--set", "lrr=0.5")
+    cloned = document(run_command("clone", "experiments", experiment, "0", "--set", "lr=0.5", "--json"))
+    assert undocumented("run clone", cloned) == set()
+    assert (cloned["run"], cloned["clone_of"], cloned["trials"]) == (experiment, 0, None)
+    assert "lr=0.5 lies outside of hp_choice([0.1, 0.2]), which is allowed." in cloned["said"]
+    found = typed("resume", experiment)
+    assert (found["status"], found["best"]) == ("completed", 1.5)
+    assert invoke("resume", experiment).output == f"{experiment} is finished.\n"
+    with pytest.raises(
+        UsageError, match="trial 2 has trained to its end, so a clone with its weights would have nothing"
+    ):
+        run_command("clone", "experiments", experiment, "2", "--weights")
+
+
 def test_run_resume_needs_no_directory_either(own: Path, experiment: str) -> None:
     journal = LocalStore("experiments").runs.at(experiment).at("journal")
     for name in sorted(journal.names())[2:]:

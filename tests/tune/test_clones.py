@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.hopper.attentive import Attentive
 
+from hopyard import StockRoom
 from hopyard.backend import InlineBackend
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.hopper import hopper
 from hopyard.hopper.control import request
 from hopyard.storage import LocalStore, MemoryStore, Store
-from hopyard.tune import Callback, Run
+from hopyard.tune import Callback, Run, hp_log
 from hopyard.tune.callbacks import TrialInfo
+from hopyard.tune.reproduce import reproduce
 
 
 class Cloning(Callback):
@@ -139,6 +142,39 @@ def test_replicates_are_cloned_together(search: Any, make_rows: Any, contents_of
         UsageError, match=r"run r did not clone: trial 2 has trained to its end, so a clone with its "
     ):
         after.clone(3, weights=True)
+
+
+def test_a_commit_is_reproduced_without_its_clones_and_not_if_one_is_the_best(
+    search: Any, make_rows: Any, tmp_path: Path
+) -> None:
+    stock = StockRoom.init(tmp_path / "repo")
+    with stock.enable_write():
+        for name, values in make_rows().items():
+            stock.data[name] = values
+    data = {name: stock.data[name] for name in make_rows()}
+    slow = {"width": 4, "lr": hp_log(1e-6, 1e-5)}
+    store = LocalStore(tmp_path / "store")
+
+    def fit() -> Run:
+        run: Run = search(
+            store, run_id="r", stock=stock, evaluation_metric="loss", search_space=slow, num_models=number
+        ).fit(data).run  # fmt: skip
+        return run
+
+    number = 1
+    fit().clone(0)
+    fit()
+    number = 2
+    assert [trial.clone_of for trial in fit().state.trials.values()] == [None, 0, None]
+    done = reproduce(stock, trust=True, progress=False, num_workers=0)
+    assert done.equal
+    assert done.clones == (1,)
+    assert "left out, since users cloned them by hand: trials 1\n" in str(done)
+    fit().clone(0, {"lr": 0.1})
+    assert fit().state.best == 3
+    refused = r"the best trial of run r, 3, was cloned from trial 0 .*: initial_params=\[\{'width': 4, 'lr': 0\.1\}\]\."
+    with pytest.raises(UsageError, match=refused):
+        reproduce(stock, trust=True, progress=False, num_workers=0)
 
 
 @pytest.mark.parametrize(

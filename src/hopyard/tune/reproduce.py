@@ -74,6 +74,7 @@ class Reproduction:
         environment: differences of the environments, in words: with these, equality cannot be expected.
         num_tensors, num_series: numbers of tensors and series compared.
         tensors, histories: differences.
+        clones: trials of the run that users have cloned: they are no part of the search, and not trained again.
     """
 
     commit: str
@@ -83,6 +84,7 @@ class Reproduction:
     num_series: int
     tensors: list[TensorDifference]
     histories: list[HistoryDifference]
+    clones: tuple[int, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -105,6 +107,8 @@ class Reproduction:
                 f"    trial {series.trial}, {series.metric}: differs from epoch {series.epoch} on: "
                 f"{_said(series.before)} (commit), {_said(series.now)} (now)"
             )
+        if self.clones:
+            yield f"  left out, since users cloned them by hand: trials {', '.join(map(str, self.clones))}"
         if self.environment:
             yield f"  not as it was: {'; '.join(self.environment)}"
         if self.equal:
@@ -138,7 +142,8 @@ def reproduce(
         progress: show what is going on.
 
     Raises:
-        UsageError: ``trust`` is not given; NotFoundError: the commit has no such run.
+        UsageError: ``trust`` is not given, or a user has cloned the best trial from another.
+        NotFoundError: the commit has no such run.
         CorruptError: what is stored has changed.
     """
     revision = stock.at(commit)
@@ -152,6 +157,14 @@ def reproduce(
         )
     about = read_about(stored)
     check_format(about["format"], FORMAT, where=f"{ABOUT} of the run {stored.id}")
+    clones = {each["number"]: each for each in about["trials"] if "clone_of" in each}
+    if about["best"]["trial"] in clones:
+        best = clones[about["best"]["trial"]]
+        raise UsageError(
+            f"the best trial of run {stored.id}, {best['number']}, was cloned from trial {best['clone_of']} by a "
+            "user's command, which a search that is trained again does not get. Train it by a search that tries its "
+            f"hyperparameters first: initial_params=[{best['params']}]."
+        )
     backend, device = _backend(about, num_workers)
     with tempfile.TemporaryDirectory(prefix="hopyard-reproduce-") as folder, backend:
         trained = _train(revision, stored, about, backend, LocalStore(folder), progress)
@@ -161,7 +174,8 @@ def reproduce(
         before = revision.model.tree(stored.id)
         tensors = _tensors(flatten(before)[0], flatten(weights_tree(trained.best))[0])
         number, histories = _histories(stored, about, trained)
-    return Reproduction(digest, stored.id, changes, len(flatten(before)[0]), number, tensors, histories)
+    count = len(flatten(before)[0])
+    return Reproduction(digest, stored.id, changes, count, number, tensors, histories, tuple(sorted(clones)))
 
 
 def _run_of(stock: StockRoom, revision: Revision, run: str | None) -> RunView:
@@ -281,10 +295,13 @@ _WITHOUT_NUMPY = ("BF16", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F
 def _histories(stored: RunView, about: dict[str, Any], trained: Run) -> tuple[int, list[HistoryDifference]]:
     """Number of series compared, and the differences."""
     before = {name: values for name, (_, values) in stored.metrics.items()}
-    numbers = {trial["number"] for trial in about["trials"]} | trained.state.trials.keys()
+    searched = [each for each in about["trials"] if "clone_of" not in each]
+    known = {
+        each.get("draws", each["number"]): each["number"] for each in searched
+    }  # as the search has numbered them
     found, count = [], 0
-    for number in sorted(numbers):
-        trial = trained.state.trials.get(number)
+    for own in sorted(known.keys() | trained.state.trials.keys()):
+        trial, number = trained.state.trials.get(own), known.get(own, own)
         now = {} if trial is None else trial.history
         names = {name for name in before if name.startswith(series_name(number, ""))}
         names |= {series_name(number, metric) for metric in now}

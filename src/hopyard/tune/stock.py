@@ -244,6 +244,10 @@ def _log(stored: StockRun, run: Run) -> None:
 
 
 def _trial(trial: TrialState) -> dict[str, Any]:
+    """A trial in ``search.json``. One that a user has cloned has ``clone_of``; ``draws`` is the number that the search
+    gave one, where it is another because of clones."""
+    draws = {} if trial.draws_as == trial.number else {"draws": trial.draws_as}
+    clone = {} if trial.clone_of is None else {"clone_of": trial.clone_of}
     return {
         "number": trial.number,
         "params": trial.params,
@@ -252,4 +256,6 @@ def _trial(trial: TrialState) -> dict[str, Any]:
         "seconds": trial.seconds,
         "best": None if trial.best is None else {"epoch": trial.best.epoch, "value": trial.best.value},
         "error": None if trial.error is None else f"{trial.error.kind}: {trial.error.message}",
+        **draws,
+        **clone,
     }
