@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.errors import CorruptError, FormatError, RunHeldError, UnreachableError
+from hopyard.hopper import segments as segments_module
 from hopyard.hopper.segments import Segments
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.storage.base import Buffer, Entry
@@ -185,6 +186,15 @@ def test_a_reader_in_the_middle_of_a_listing_or_of_the_records_misses_none(merge
         store.countdown, store.meanwhile = moment, meanwhile
         found = [json.loads(line) for part in reading for line in part.splitlines()]
         assert found in (bodies(7), bodies(8)), moment
+        store = Paged()
+        writer = written(store, 5)
+        if merged_before:
+            merge(writer)
+        writer.append(body(6))
+        writer.append(body(7))
+        store.countdown = moment
+        store.meanwhile = lambda writer=writer: meanwhile(writer)  # type: ignore[misc]
+        assert Segments(store).ends() in ((body(1), body(7)), (body(1), body(8))), moment
         for read in range(8):
             store = Paged()
             writer = written(store, 5)
@@ -253,8 +263,15 @@ def test_archives_are_few_and_written_few_times() -> None:
     assert [record["n"] for record in records(store)] == list(range(4000))
 
 
-@given(st.lists(st.tuples(st.sampled_from("amtTroO"), st.integers(1, 3)), max_size=40))
-def test_any_order_of_appends_merges_takeovers_and_readings(steps: list[tuple[str, int]]) -> None:
+@pytest.mark.parametrize("piece", [30, 1 << 21])
+@given(steps=st.lists(st.tuples(st.sampled_from("amtTroO"), st.integers(1, 3)), max_size=40))
+def test_any_order_of_appends_merges_takeovers_and_readings(piece: int, steps: list[tuple[str, int]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments_module, "_PIECE", piece)
+        follow(steps)
+
+
+def follow(steps: list[tuple[str, int]]) -> None:
     store, model = MemoryStore(), list[bytes]()
     drivers = [driver(store)]
     tail, tailed = Segments(store), list[bytes]()
@@ -273,6 +290,7 @@ def test_any_order_of_appends_merges_takeovers_and_readings(steps: list[tuple[st
             drivers[-1].find_merged()
         elif what == "r":
             assert b"".join(Segments(store).read()) == b"".join(model)
+            assert Segments(store).ends() == (model[0] if model else b"", model[-1] if model else b"")
         elif what == "O":
             tailed += tail.read()
             assert b"".join(tailed) == b"".join(model)
@@ -313,12 +331,16 @@ def test_what_is_damaged_in_an_archive_or_missing_is_told(store: Store) -> None:
             CorruptError, match=r"000000000001-0.* is not what was written: the part from byte 0 on"
         ):
             records(store)
+        with pytest.raises(CorruptError, match="is not what was written"):
+            Segments(store).ends()
     store.put(archive, data.replace(b'"version":1', b'"version":9'))
     with pytest.raises(FormatError, match="in format 9"):
         records(store)
     store.delete(archive)
     with pytest.raises(CorruptError, match=r"lacks 000000000002, but has 000000000009: its history is torn"):
         list(driver_behind(store, 1).read())
+    with pytest.raises(CorruptError, match=r"lacks 000000000001, but has 000000000009: its history is torn"):
+        Segments(store).ends()
 
 
 def driver_behind(store: Store, number: int) -> Segments:

@@ -148,10 +148,9 @@ class UnitFollower:
     def add(self, state: RunState, record: JournalRecord) -> Iterator[JournalRecord]:
         """Units that are known to count by now, in order; ``state`` is that after ``record``."""
         kind = record["r"]
-        if kind == "unit" and not self._open:
-            if all(state.trials[number].durable.visits > record["v"] for number in record["t"]):
-                yield record
-                return
+        if kind == "unit" and not self._open and _is_durable(state, record):
+            yield record
+            return
         self._count += 1
         if kind == "unit":
             self._open[self._count] = (record, dict.fromkeys(record["t"]))
@@ -187,6 +186,10 @@ class UnitFollower:
                 left.append(index)
         if left:
             self._pending[number] = left
+
+
+def _is_durable(state: RunState, unit: JournalRecord) -> bool:
+    return all(state.trials[number].durable.visits > unit["v"] for number in unit["t"])
 
 
 def _of(unit: JournalRecord, counts: Mapping[int, bool | None]) -> Iterator[JournalRecord]:

@@ -87,10 +87,8 @@ def _records_in(body: bytes) -> Iterator[JournalRecord]:
 
 
 def first_and_last(store: Store) -> tuple[JournalRecord, JournalRecord]:
-    """The first and the last record of the run in ``store``, without parsing the others; empty ones if it has none."""
-    first = last = b"{}"
-    for body in filter(None, Segments(store).read()):
-        first, last = body if first == b"{}" else first, body
+    """The first and the last record of the run in ``store``, without reading the others; empty ones if it has none."""
+    first, last = (body or b"{}" for body in Segments(store).ends())
     return json.loads(first.splitlines()[0]), json.loads(last.splitlines()[-1])
 
 

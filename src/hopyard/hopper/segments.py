@@ -54,6 +54,14 @@ class _Listing:
         return max(*self.numbers, *(archive.last for archive in self.archives), 0, 0)
 
 
+class _MissingError(Exception):
+    """A segment is not where a listing has it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 class Segments:
     """The segments of one run, for one thread; any number of processes may read while one appends and merges.
 
@@ -100,9 +108,50 @@ class Segments:
             # A missing segment was merged since the listing, unless a second listing shows the same.
             if listing == before:
                 if self.last < listing.highest:
-                    self._raise_torn(listing)
+                    self._raise_torn(listing, self.last + 1)
                 return
             before = listing
+
+    def ends(self) -> tuple[bytes, bytes]:
+        """The records of the first and of the last segment that has any, as lines; nothing in between is read.
+
+        Raises:
+            CorruptError: one of them is not what was written.
+        """
+        listing, before = self._list(), None
+        while True:
+            try:
+                return self._nearest(listing, 1, 1), self._nearest(listing, listing.highest, -1)
+            except (
+                _MissingError
+            ) as missing:  # it was merged since the listing, unless a second one shows the same
+                listing, before = self._list(), listing
+                if listing == before:
+                    self._raise_torn(listing, missing.number)
+
+    def _nearest(self, listing: _Listing, number: int, step: int) -> bytes:
+        """The records of the nearest segment from a number on that has any; of a damaged last one there are none."""
+        piece: dict[int, bytes | None] = {}
+        while 0 < number <= listing.highest:
+            if number not in piece:
+                piece = self._piece_with(listing, number)
+            if number not in piece:
+                raise _MissingError(number)
+            if body := piece[number]:
+                return body
+            number += step
+        return b""
+
+    def _piece_with(self, listing: _Listing, number: int) -> dict[int, bytes | None]:
+        """The records of a segment, and of those that are compressed together with it, by number."""
+        archive = max((each for each in listing.archives if each.first <= number <= each.last), default=None)
+        try:
+            if archive is None:
+                return {number: self._get(number, listing.highest)} if number in listing.numbers else {}
+            data = self._store.get(archive.name)
+        except NotFoundError:
+            return {}
+        return dict(_segments_of(data, f"{self._store.url}/{archive.name}", number))
 
     def seek_end(self) -> None:
         """Go behind the last segment; only that one is read."""
@@ -169,9 +218,9 @@ class Segments:
             )
         return int(digits)
 
-    def _raise_torn(self, listing: _Listing) -> NoReturn:
+    def _raise_torn(self, listing: _Listing, number: int) -> NoReturn:
         raise CorruptError(
-            f"the journal in {self._store.url} lacks {_digits(self.last + 1)}, but has {_digits(listing.highest)}: its "
+            f"the journal in {self._store.url} lacks {_digits(number)}, but has {_digits(listing.highest)}: its "
             "history is torn. Restore the missing file from a copy, or begin anew in another place."
         )
 
@@ -338,15 +387,18 @@ def _compressed(first: int, bodies: list[bytes]) -> bytes:
     return _line(format_header("journal") | header) + data
 
 
-def _segments_of(data: bytes, where: str) -> Iterator[tuple[int, bytes]]:
-    """Number and records of each segment in an archive."""
+def _segments_of(data: bytes, where: str, only: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Number and records of each segment in an archive; ``only``: of those in the same piece as that number."""
     start = 0
     while start < len(data):
         try:
             end = data.index(b"\n", start) + 1
             header = json.loads(data[start:end])
             check_format(header, "journal", where=where)
-            number, nbytes = int(header["segments"][0]), int(header["nbytes"])
+            number, last, nbytes = *map(int, header["segments"]), int(header["nbytes"])
+            if only is not None and not number <= only <= last:
+                start = end + nbytes
+                continue
             content = zlib.decompress(data[end : end + nbytes])
             intact = end + nbytes <= len(data) and digest(content, _DOMAIN) == header["digest"]
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, zlib.error):
