@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import struct
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from tests.web.conftest import HOSTILE, RUN, TOKEN, Client, rows, search
 from typer.testing import CliRunner
 
 from hopyard.cli import app
+from hopyard.hopper.journal import Journal, JournalFollower, read_records
 from hopyard.storage import LocalStore
 from hopyard.tune import open_run
 from hopyard.web.runs import schedule_bytes
@@ -289,3 +293,39 @@ def test_a_store_that_vanishes_is_said_to_be_gone(place: Path, serve: Any, tmp_p
         assert {row["place"] for row in client.get("/api/runs").json["runs"]} == {"1"}
         found = client.get(f"/api/runs/0/{RUN}")
         assert (found.status, found.error) == (404, gone["error"])
+
+
+def test_of_a_run_whose_journal_is_still_read_the_share_is_said(
+    place: Path, tmp_path: Path, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    records = list(read_records(LocalStore(place).runs.at(RUN)))
+    journal = Journal(store.runs.at(RUN))
+    for record in records[:-1]:  # all but that of its end
+        journal.append(record)
+    journal.close()
+    go, whole = threading.Event(), JournalFollower.records
+
+    def waiting(follower: JournalFollower) -> Iterator[dict[str, Any]]:
+        for number, record in enumerate(whole(follower)):
+            assert number < 3 or go.wait(60)
+            yield record
+
+    monkeypatch.setattr(JournalFollower, "records", waiting)
+    with serve([str(tmp_path)]) as client:
+        events = client.events(f"/api/runs/0/{RUN}/events")
+        described = client.get(f"/api/runs/0/{RUN}").json
+        assert described["trials"] == []
+        assert 0 < described["reading"] <= 1
+        assert next(events) == ("reading", {"share": described["reading"]})
+        [listed] = client.get("/api/runs").json["runs"]
+        assert re.fullmatch(rf"run {RUN} is still read: \d+% of its journal. Wait a little.", listed["error"])
+        go.set()
+        curves(client.get(f"/api/runs/0/{RUN}/curves").body)  # it waits
+        described = client.get(f"/api/runs/0/{RUN}").json
+        assert described["reading"] is None
+        assert len(described["trials"]) == len(open_run(place, RUN).state.trials)
+        [listed] = client.get("/api/runs").json["runs"]
+        assert (listed["error"], listed["status"]) == (None, "interrupted")
+        assert next(found for kind, found in events if kind == "changes")["status"] == "interrupted"
+        events.close()

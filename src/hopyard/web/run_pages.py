@@ -109,6 +109,10 @@ class RunPages:
                 self._ended[key] = (size, found)
                 return found
             run = self._run(place, run_id)
+            if not run.is_read(_PATIENCE):
+                return StorageError(
+                    f"run {run_id} is still read: {run.share:.0%} of its journal. Wait a little."
+                )
             run.refresh()
             return run
         except StorageError as error:
@@ -150,20 +154,16 @@ class RunPages:
         if run.is_replaced():
             self._watched.forget(request.path_params["place"], run.run_id)
             run = self._of(request)
+        if not run.is_read(_PATIENCE):
+            return answer(reading_json(run, run.share))
         return self._looked_at(run, lambda: answer(described_json(run)))
 
     def _looked_at(self, run: WatchedRun, look: Callable[[], Response]) -> Response:
-        """An answer from the run as it is now; how far its journal is read, if that takes long."""
-        if not run.lock.acquire(timeout=_PATIENCE):
-            share = run.reading
-            if share is not None:
-                return answer(reading_json(run, share))
-            run.lock.acquire()
-        try:
+        """An answer from the run as it is now."""
+        run.is_read()
+        with run.lock:
             run.refresh()
             return look()
-        finally:
-            run.lock.release()
 
     def _curves(self, request: Request) -> Response:
         run = self._of(request)
@@ -188,6 +188,7 @@ class RunPages:
 
     def _importance(self, request: Request) -> Response:
         run = self._of(request)
+        run.is_read()
         with run.lock:
             run.refresh()
             points = points_of(run)
@@ -268,17 +269,15 @@ class _Follower:
     def look(self) -> list[bytes]:
         """Events since the last look."""
         run = self._run
-        if not run.lock.acquire(timeout=_PATIENCE):
-            share = run.reading
-            return [b": waiting\n\n" if share is None else event("reading", {"share": share})]
-        try:
-            run.refresh()
-            return list(self._events())
-        except StorageError as error:
-            self.gone = True
-            return [event("gone", {"error": str(error)})]
-        finally:
-            run.lock.release()
+        if not run.is_read(_PATIENCE):
+            return [event("reading", {"share": run.share})]
+        with run.lock:
+            try:
+                run.refresh()
+                return list(self._events())
+            except StorageError as error:
+                self.gone = True
+                return [event("gone", {"error": str(error)})]
 
     def _events(self) -> Iterator[bytes]:
         run = self._run

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from array import array
 from collections.abc import Callable
 from typing import Any
 
-from hopyard.errors import StorageError
+from hopyard.errors import HopyardError, StorageError
 from hopyard.hopper.history import Summing, Totals, UnitFollower
 from hopyard.hopper.journal import JournalFollower, holder, read_records
 from hopyard.hopper.state import JournalRecord, RunState, TrialState
@@ -62,6 +63,8 @@ class WatchedRun:
         self._follower = JournalFollower(self._folder)
         self._looked = -float("inf")
         self._failed: StorageError | None = None
+        self._starting = threading.Lock()
+        self._reader: threading.Thread | None = None
         self.state: RunState = RunState()
         self.holder: dict[str, Any] | None = None
         self.count: int = 0
@@ -82,9 +85,29 @@ class WatchedRun:
         return status_of(self.state, self.holder)
 
     @property
-    def reading(self) -> float | None:
-        """The share of a long journal that is read so far, 0 to 1, while it is read for the first time; else None."""
-        return self._follower.share if self._looked < 0 else None
+    def share(self) -> float:
+        """The share of the journal that is read so far, 0 to 1."""
+        return self._follower.share
+
+    def is_read(self, patience: float | None = None) -> bool:
+        """Whether the journal was read once, as a thread does from the first such call on.
+
+        Args:
+            patience: seconds to wait for it; None: until it is read.
+        """
+        with self._starting:
+            if self._looked < 0 and self._reader is None:
+                self._reader = threading.Thread(
+                    target=self._read, name=f"hopyard-web-{self.run_id}", daemon=True
+                )
+                self._reader.start()
+        if self._reader is not None:
+            self._reader.join(patience)
+        return self._reader is None or not self._reader.is_alive()
+
+    def _read(self) -> None:
+        with contextlib.suppress(HopyardError, OSError):  # whoever looks next is told
+            self.refresh()
 
     def refresh(self) -> None:
         """Read what is new, unless that was done a moment ago.
