@@ -51,7 +51,7 @@ export class RunModel extends Resource<Run | null> {
       changes: (event: RunChanges) => this.#receive(event),
       message: (event: { text: string }) => this.#say(event.text),
       end: (event: { status: string }) => this.#ended(event.status),
-      gone: (event: { error: string }) => (this.gone = event.error),
+      gone: (event: { error: string }) => this.#vanished(event.error),
     }, () => (this.#isFirst = true));
   }
 
@@ -87,7 +87,16 @@ export class RunModel extends Resource<Run | null> {
     announcer.say(text);
   }
 
+  /** Nothing more comes of it; to ask for it again would be refused each time. */
+  #vanished(error: string): void {
+    this.gone = error;
+    this.events?.close();
+  }
+
   #ended(status: string): void {
+    // What has changed before the end is shown with it.
+    clearTimeout(this.#timer);
+    this.#apply();
     if (this.value && this.value.status !== status) this.value = { ...this.value, status, driver: null };
   }
 

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, sync_playwright
 from tests.cli.conftest import killed as killed
+from tests.services.browser.driving import Driver
 from tests.services.browser.looking import PATIENCE
 from tests.services.browser.searches import hostile_rows, hostile_run, pictures, walked
 from tests.web.conftest import Client
@@ -157,8 +158,8 @@ class Watched:
 
 
 @pytest.fixture
-def visit(chromium: Browser) -> Iterator[Watched]:
-    """``visit(address)``: a page, which must have nothing to complain of."""
+def visit(chromium: Browser, serve: object) -> Iterator[Watched]:
+    """``visit(address)``: a page, which must have nothing to complain of. It is closed before servers end."""
     watched = Watched(chromium)
     yield watched
     watched.close()
@@ -264,3 +265,11 @@ def shown(chromium: Browser, shown_session: Dashboard) -> Dashboard:
     1 a stockroom, 2 with ``asha``, ``other`` and pictures, 3 a run whose driver was killed, 4 an experiment and data
     with the texts of attackers."""
     return shown_session
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    """Drives a run step by step; ended with the test."""
+    found = Driver(tmp_path)
+    yield found
+    found.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Locator, Page, expect
 
-PATIENCE = 30_000
+PATIENCE = 10_000
 """Milliseconds that a page may take for what a test waits for, on a busy machine."""
 
 expect.set_options(timeout=PATIENCE)
@@ -17,17 +17,17 @@ _TABLE = """table => {
 }"""
 _FACTS = """list => Object.fromEntries([...list.querySelectorAll('dt')].map(
     term => [term.innerText.trim(), term.nextElementSibling.innerText.trim()]))"""
-_COLOURS = """canvas => {
-    if (!(canvas.width && canvas.height)) return {};
+_COLOURED = """canvas => {
+    if (!(canvas.width && canvas.height)) return 0;
     const context = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
     context.drawImage(canvas, 0, 0);
     const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
-    const counts = {};
+    let count = 0;
     for (let i = 0; i < data.length; i += 4) {
-        const key = `${data[i]},${data[i + 1]},${data[i + 2]}`;
-        counts[key] = (counts[key] ?? 0) + 1;
+        const [red, green, blue] = data.subarray(i, i + 3);
+        if (Math.max(red, green, blue) - Math.min(red, green, blue) > 24) count += 1;
     }
-    return counts;
+    return count;
 }"""
 
 
@@ -53,6 +53,17 @@ def facts(part: Locator) -> dict[str, str]:
     return found
 
 
+def fact(page: Page, name: str) -> Locator:
+    """What stands beside a term."""
+    return page.locator("dl.facts-row > div", has=page.get_by_text(name, exact=True)).locator("dd")
+
+
+def epochs_done(page: Page, share: int) -> None:
+    """Wait until so many percent of a run's epochs are done."""
+    bar = page.get_by_role("progressbar", name="Progress of the run")
+    expect(bar).to_have_attribute("aria-valuenow", str(share))
+
+
 def number(text: str) -> float | None:
     """The number that a text is for people."""
     return float(text.replace("−", "-").replace("\u202f", "")) if text else None
@@ -65,19 +76,7 @@ def seconds(text: str) -> float:
     return sum(float(amount) * units[unit] for amount, unit in zip(words[::2], words[1::2], strict=True))
 
 
-def coloured(canvas: Locator) -> int:
-    """How many pixels have a colour: not the background, and no grey."""
-    counts: dict[str, int] = canvas.evaluate(_COLOURS)
-    amount = 0
-    for key, count in counts.items():
-        red, green, blue = map(int, key.split(","))
-        amount += count if max(red, green, blue) - min(red, green, blue) > 24 else 0
-    return amount
-
-
-def is_drawn(canvas: Locator) -> None:
-    """Wait until something is painted in colour."""
-    canvas.page.wait_for_function(
-        f"canvas => Object.keys(({_COLOURS})(canvas)).length > 3", arg=canvas.element_handle()
-    )
-    assert coloured(canvas) > 0
+def is_drawn(canvas: Locator, above: int = 0) -> int:
+    """Wait until more pixels than ``above`` have a colour, which neither the background nor grey is; how many have."""
+    canvas.page.wait_for_function(f"canvas => ({_COLOURED})(canvas) > {above}", arg=canvas.element_handle())
+    return int(canvas.evaluate(_COLOURED))

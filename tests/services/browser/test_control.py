@@ -1,0 +1,120 @@
+"""Commands to a run from its page: they need the token, and the run's driver does them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from playwright.sync_api import Page, expect
+from tests.services.browser.conftest import Dashboard, Watched
+from tests.services.browser.driving import Driver
+from tests.services.browser.looking import fact, leaders, region
+from tests.web.test_runs import printed
+
+Serve = Callable[..., Dashboard]
+
+
+def described(driver: Driver) -> Any:
+    return printed("run", "describe", str(driver.store), "steps")
+
+
+def opened(visit: Watched, dashboard: Dashboard) -> Page:
+    page = visit(dashboard.page("runs"))
+    page.get_by_role("link", name="steps").click()
+    expect(fact(page, "Status")).to_have_text("running")
+    return page
+
+
+def test_commands_need_the_token_and_are_done(visit: Watched, serve: Serve, driver: Driver) -> None:
+    driver.start(2)
+    dashboard = serve(driver.store)
+    page = opened(visit, dashboard)
+    dialog = page.get_by_role("dialog")
+    button = page.get_by_role("button", name="Pause", exact=True)
+
+    # Without a token, nothing is sent; a wrong one is refused.
+    visit.expected.append(r"/commands: 403|status of 403")
+    button.click()
+    token = dialog.get_by_label("Token, which hopyard web printed")
+    expect(token).to_be_focused()
+    dialog.get_by_role("button", name="Pause the run").click()
+    assert token.evaluate("field => field.validity.valueMissing")
+    token.fill("not this")
+    dialog.get_by_role("button", name="Pause the run").click()
+    expect(dialog).to_contain_text("token")
+    expect(dialog.locator(".note")).to_be_visible()
+    assert described(driver)["status"] == "running"
+
+    token.fill(dashboard.token or "")
+    dialog.get_by_role("button", name="Pause the run").click()
+    expect(dialog).to_have_count(0)
+    driver.step()
+    expect(fact(page, "Status")).to_have_text("paused")
+    assert described(driver)["status"] == "paused"
+
+    # The token is known now.
+    page.get_by_role("button", name="Resume", exact=True).click()
+    expect(fact(page, "Status")).to_have_text("running")
+    assert described(driver)["status"] == "running"
+
+    region(page, "Leaderboard").get_by_role("button", name="Trial 1", exact=True).click()
+    region(page, "Trial 1").get_by_role("button", name="Stop this trial").click()
+    expect(dialog).not_to_contain_text("Token")
+    dialog.get_by_role("button", name="Stop trial 1").click()
+    expect(dialog).to_have_count(0)
+    driver.step(2)
+    expect(region(page, "Trial 1")).to_contain_text("Stopped by")
+    (stopped,) = (trial for trial in described(driver)["trials"] if trial["trial"] == 1)
+    assert (stopped["status"], stopped["epochs"] < 3) == ("stopped", True)
+
+    page.get_by_role("button", name="Extend …").click()
+    dialog.get_by_label("Models in all").fill("3")
+    dialog.get_by_role("button", name="Extend the run").click()
+    expect(dialog).to_have_count(0)
+    leaders(page, 3)
+    driver.step(10)
+    expect(fact(page, "Status")).to_have_text("completed")
+    driver.wait()
+    known = described(driver)
+    assert (known["num_trials"], known["status"]) == (3, "completed")
+    assert {trial["trial"]: trial["status"] for trial in known["trials"]} == {
+        0: "completed",
+        1: "stopped",
+        2: "completed",
+    }
+
+
+def test_a_run_is_stopped_from_its_page_and_goes_on_later(
+    visit: Watched, serve: Serve, driver: Driver
+) -> None:
+    driver.start(2)
+    dashboard = serve(driver.store)
+    page = opened(visit, dashboard)
+    page.get_by_role("button", name="Stop …").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Token").fill(dashboard.token or "")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_have_count(0)
+    page.get_by_role("button", name="Stop …").click()
+    dialog.get_by_label("Token").fill(dashboard.token or "")
+    dialog.get_by_role("button", name="Stop the run").click()
+    expect(dialog).to_have_count(0)
+    driver.step(2)
+    expect(fact(page, "Driver")).to_have_text("nobody drives it")
+    assert described(driver)["status"] != "running"
+    driver.start(2)
+    expect(fact(page, "Status")).to_have_text("running")
+    driver.step(10)
+    expect(fact(page, "Status")).to_have_text("completed")
+    driver.wait()
+
+
+def test_a_dashboard_for_reading_has_no_commands(visit: Watched, serve: Serve, driver: Driver) -> None:
+    driver.start(2)
+    dashboard = serve(driver.store, options=("--read-only",))
+    assert dashboard.token is None
+    page = opened(visit, dashboard)
+    region(page, "Leaderboard").get_by_role("button", name="Trial 0", exact=True).click()
+    expect(region(page, "Trial 0")).to_be_visible()
+    expect(page.get_by_role("group", name="Control of the run")).to_have_count(0)
+    expect(page.get_by_role("button", name="Stop this trial")).to_have_count(0)
