@@ -134,6 +134,7 @@ def test_describe(place: Path) -> None:
         "epochs": "int",
         "unit_seconds": "float",
         "copy_of": None,
+        "clone_of": None,
         "params": {"width": "int", "lr": "float"},
         "metrics": dict.fromkeys(("train_loss", "val_loss", "val_accuracy"), "float"),
         "error": None,

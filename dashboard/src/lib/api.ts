@@ -82,6 +82,7 @@ export interface Trial {
   epochs: number;
   unit_seconds: number;
   copy_of: number | null;
+  clone_of: number | null;
   params: JsonObject;
   metrics: Record<string, number | null>;
   error: Failure | null;
@@ -186,7 +187,7 @@ export interface Logs {
 }
 
 export interface Command {
-  do: 'pause' | 'resume' | 'stop' | 'kill' | 'extend';
+  do: 'pause' | 'resume' | 'stop' | 'kill' | 'extend' | 'clone';
   trial?: number;
   params?: JsonObject;
   weights?: boolean;

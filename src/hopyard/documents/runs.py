@@ -106,6 +106,7 @@ def trial_json(state: RunState, trial: TrialState) -> shapes.RunTrial:
         "epochs": epochs_of(state, trial),
         "unit_seconds": trial.seconds,
         "copy_of": trial.source,
+        "clone_of": trial.clone_of,
         **cast(shapes.Replicate, replicate_row(state, trial)),
         "params": trial.params,
         "metrics": best.metrics if best else {},
@@ -138,7 +139,7 @@ def totals_json(totals: Totals) -> shapes.ScheduleTotals:
 
 
 def compared_json(rows: Iterable[Mapping[Any, Any]]) -> list[shapes.ComparedRun]:
-    """Runs side by side, from the rows of ``hopyard.tune.compare``."""
+    """Runs side by side, from the rows of ``hopyard.tune.comparing``."""
     return [
         {
             "run": row["run"],

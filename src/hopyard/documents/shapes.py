@@ -82,6 +82,7 @@ class RunTrial(Replicate):
     epochs: float
     unit_seconds: float
     copy_of: int | None
+    clone_of: int | None
     params: Named
     metrics: Mapping[str, float | None]
     error: Failure | None
