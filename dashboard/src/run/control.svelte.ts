@@ -36,7 +36,8 @@ class Control {
       this.pending = null;
     } catch (error) {
       this.error = error instanceof Error ? error.message : String(error);
-      if (error instanceof ApiError && error.status === 403) this.#keep('');
+      // What is refused for another reason came with the right token.
+      if (error instanceof ApiError && error.status) this.#keep(error.status === 403 ? '' : token);
     } finally {
       this.busy = false;
     }

@@ -84,6 +84,45 @@ def test_commands_need_the_token_and_are_done(visit: Watched, serve: Serve, driv
     }
 
 
+def test_a_trial_is_cloned_with_another_value_from_its_panel(
+    visit: Watched, serve: Serve, driver: Driver
+) -> None:
+    driver.start(2)
+    dashboard = serve(driver.store)
+    page = opened(visit, dashboard)
+    region(page, "Leaderboard").get_by_role("button", name="Trial 1", exact=True).click()
+    panel = region(page, "Trial 1")
+    panel.get_by_role("button", name="Clone …").click()
+    form = panel.get_by_role("form", name="Clone of trial 1")
+    before = {trial["trial"]: trial["params"] for trial in described(driver)["trials"]}[1]
+    expect(form.get_by_label("width")).to_have_value(str(before["width"]))
+    form.get_by_label("lr").fill("fast")
+    form.get_by_role("button", name="Clone trial 1").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Token").fill(dashboard.token or "")
+    visit.expected.append("/commands: 400|status of 400")
+    dialog.get_by_role("button", name="Clone trial 1").click()
+    expect(dialog.locator(".note")).to_contain_text("lr is 'fast', but it takes a number")
+    dialog.get_by_role("button", name="Cancel").click()
+
+    form.get_by_label("lr").fill("0.5")
+    form.get_by_role("button", name="Clone trial 1").click()
+    expect(dialog.locator("dl")).to_have_text("lr0.5")
+    dialog.get_by_role("button", name="Clone trial 1").click()
+    expect(dialog).to_have_count(0)
+    expect(
+        page.get_by_text("trial 2 of run steps is a clone of trial 1 with lr=0.5; it begins")
+    ).to_be_visible()
+    leaders(page, 3)
+    driver.step(9)
+    expect(fact(page, "Status")).to_have_text("completed")
+    driver.wait()
+    region(page, "Leaderboard").get_by_role("button", name="Trial 2", exact=True).click()
+    expect(region(page, "Trial 2").locator("dl").first).to_contain_text("Clone oftrial 1")
+    (clone,) = (trial for trial in described(driver)["trials"] if trial["trial"] == 2)
+    assert (clone["clone_of"], clone["copy_of"], clone["params"]) == (1, None, {**before, "lr": 0.5})
+
+
 def test_a_run_is_stopped_from_its_page_and_goes_on_later(
     visit: Watched, serve: Serve, driver: Driver
 ) -> None:
