@@ -59,7 +59,8 @@ def progress_of(state: RunState) -> float | None:
     for trial in state.trials.values():
         share = 0.0 if is_endless(state) else trial.progress.trained / max(state.num_visits, 1)
         done += 1.0 if not trial.running else min(share, 1.0)
-    return min(done / (planned * state.replicates), 1.0)
+    clones = sum(trial.clone_of is not None for trial in state.trials.values())
+    return min(done / (planned * state.replicates + clones), 1.0)
 
 
 def described_json(run: WatchedRun) -> shapes.Run:
