@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import struct
@@ -239,6 +240,20 @@ def test_events_begin_with_what_has_changed_since(client: Client) -> None:
     assert len(everything["trials"]) == 12
     _, resumed = next(client.events(f"/api/runs/0/{RUN}/events?since=0", Last_Event_ID=str(version)))
     assert resumed["trials"] == [], "a browser that connects again says where it was"
+
+
+def test_the_end_is_told_when_the_driver_gives_the_run_back(place: Path, serve: Any, tmp_path: Path) -> None:
+    shutil.copytree(place, tmp_path / "store")
+    journal = Journal(LocalStore(tmp_path / "store").runs.at(RUN))
+    with serve([str(tmp_path / "store")]) as client:
+        events = client.events(f"/api/runs/0/{RUN}/events?since=0")
+        name, changes = next(events)
+        assert (name, changes["status"]) == ("changes", "completed")
+        assert changes["driver"]["pid"] == os.getpid()
+        journal.close()
+        name, changes = next(events)
+        assert (name, changes["driver"]) == ("changes", None)
+        assert next(events) == ("end", {"status": "completed"})
 
 
 def test_a_run_that_is_deleted_is_said_to_be_gone_and_its_successor_is_shown(

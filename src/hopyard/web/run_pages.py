@@ -263,7 +263,7 @@ class _Follower:
     def __init__(self, run: WatchedRun, version: int) -> None:
         self._run, self._version = run, version
         self._sent: dict[int, int] | None = None
-        self._status = ""
+        self._standing = ("", False)
         self.gone: bool = False
 
     def look(self) -> list[bytes]:
@@ -284,17 +284,21 @@ class _Follower:
         if self._sent is None:  # the page asks for curves after it is connected
             self._sent = {number: len(trial.ended_at) for number, trial in run.state.trials.items()}
             yield event("changes", changes_json(run, self._version, self._sent), run.count)
-            self._version, self._status = run.count, run.status
+            self._version, self._standing = run.count, self._stands()
             return
         for message in run.messages_since(self._version):
             yield event("message", {"text": message})
-        if run.count > self._version or run.status != self._status:
+        if run.count > self._version or self._stands() != self._standing:
             yield event("changes", changes_json(run, self._version, self._sent), run.count)
-            if run.holder is None and run.status != self._status:
+            if run.holder is None and self._stands() != self._standing:
                 yield event("end", {"status": run.status})
-            self._version, self._status = run.count, run.status
+            self._version, self._standing = run.count, self._stands()
         else:
             yield b": nothing new\n\n"
+
+    def _stands(self) -> tuple[str, bool]:
+        """How the run stands, and whether it is driven: a driver records the end before it gives the run back."""
+        return self._run.status, self._run.holder is not None
 
 
 def _size(folder: Store) -> list[tuple[str, int]]:
