@@ -49,7 +49,8 @@ def test_a_clone_of_a_run_that_has_ended_is_kept_and_is_shown_once_it_goes_on(
         )
         assert found.status == 200
         assert found.json["said"].startswith(f"nobody drives run {RUN} now: the command is kept")
-        search(LocalStore(tmp_path / "own")).fit_on_prepared_data()
+    search(LocalStore(tmp_path / "own")).fit_on_prepared_data()
+    with serve([str(tmp_path / "own")]) as client:
         (clone,) = (
             each for each in client.get(f"/api/runs/0/{RUN}").json["trials"] if each["trial"] == len(before)
         )
