@@ -165,7 +165,8 @@ class FunctionReplica(Replica):
         if self._reports == 0 and "saved" not in tree["model"]:
             raise EstimatorError(
                 f"{self._name}(context) goes on from another trial's state, but that trial has saved none. Call "
-                "context.save(state) before context.report, and begin with context.restored(); pbt, and clones with weights, need both."
+                "context.save(state) before context.report, and begin with context.restored(): pbt, and clones with "
+                "weights, need both."
             )
         self.load(tree)
         self._saved_after = self._reports
