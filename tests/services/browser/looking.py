@@ -76,7 +76,10 @@ def seconds(text: str) -> float:
     return sum(float(amount) * units[unit] for amount, unit in zip(words[::2], words[1::2], strict=True))
 
 
-def is_drawn(canvas: Locator, above: int = 0) -> int:
-    """Wait until more pixels than ``above`` have a colour, which neither the background nor grey is; how many have."""
-    canvas.page.wait_for_function(f"canvas => ({_COLOURED})(canvas) > {above}", arg=canvas.element_handle())
+def is_drawn(canvas: Locator, above: float = 0, below: float = 1e9) -> int:
+    """Wait until a number of pixels between these has a colour, which neither the background nor grey is; how many."""
+    canvas.page.wait_for_function(
+        f"([canvas, above, below]) => {{ const n = ({_COLOURED})(canvas); return n > above && n < below; }}",
+        arg=[canvas.element_handle(), above, below],
+    )
     return int(canvas.evaluate(_COLOURED))

@@ -73,7 +73,7 @@ def hostile_run(store: LocalStore, folder: Path) -> None:
     folder.mkdir()
     (folder / "model_def.py").write_text(CODE)
     config = {
-        "entrypoint": "model_def:main", "name": IMAGE, "description": TURNED, "labels": [SCRIPT],
+        "entrypoint": "model_def:main", "name": IMAGE, "description": TURNED, "labels": [SCRIPT], "max_restarts": 0,
         "hyperparameters": {
             "kind": {"type": "categorical", "vals": [SCRIPT, LINK, TURNED, LONG]},
             IMAGE: {"type": "categorical", "vals": [1, 2]},

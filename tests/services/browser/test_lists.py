@@ -1,9 +1,12 @@
-"""Tables that are sorted and filtered, and trials that are chosen by ranges: the table, the curves and the lines follow."""
+"""Tables that are sorted and filtered, and trials that are chosen by ranges, which tables, curves and lines follow."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
+from urllib.parse import parse_qs
 
+import pytest
 from playwright.sync_api import Page, expect
 from tests.services.browser.conftest import Dashboard, Watched
 from tests.services.browser.looking import is_drawn, leaders, number, region
@@ -78,37 +81,64 @@ def test_trials_are_sorted_found_and_shown_with_other_columns(visit: Watched, sh
         assert (number(row["train_loss"]) is None) == (loss is None)
 
 
+def brushed(page: Page, trials: list[dict[str, Any]], count: int) -> tuple[float, float]:
+    """The range of the value that the address has, which the table keeps to; it leaves so many trials."""
+    text = parse_qs(page.url.partition("?")[2])["b.@value"][0]
+    low, high = (
+        float(end) if end else default for end, default in zip(text.split(".."), (-9.0, 9.0), strict=True)
+    )
+    inside = {str(trial["trial"]) for trial in trials if low <= (trial["value"] or -10) <= high}
+    assert {row["Trial"] for row in leaders(page, count)} == inside
+    return low, high
+
+
 def test_a_range_on_an_axis_is_followed_by_the_table_and_the_curves(visit: Watched, shown: Dashboard) -> None:
-    known = shown.json("/api/runs/0/grid")["trials"]
+    trials = shown.json("/api/runs/0/grid")["trials"]
+    values = [trial["value"] for trial in trials if trial["value"] is not None]
+    least, most = min(values), max(values)
     page = visit(shown.page("runs/0/grid"))
     leaders(page, 12)
     curves = page.get_by_role("img", name="Curves of val_accuracy")
     lines = page.get_by_role("img", name="Parallel coordinates of 12 trials")
-    expect(curves).to_have_attribute("aria-label", "12 of them in colour", timeout=1) if False else None
-    every = (is_drawn(curves), is_drawn(lines))
+    every = is_drawn(curves), is_drawn(lines)
+
     drag(page, "val_accuracy", 0.75, 1.0)
-    inside = {
-        str(trial["trial"]) for trial in known if trial["value"] is not None and trial["value"] > 0.375 + 0.75 * 0.625
-    }
-    assert 0 < len(inside) < 8
-    assert {row["Trial"] for row in leaders(page, len(inside))} == inside
-    assert f"{len(inside)} of them in colour" in (curves.get_attribute("aria-label") or "")
-    for canvas, before in zip((curves, lines), every, strict=True):
-        page.wait_for_function(
-            f"([canvas, before]) => ({COLOURED})(canvas) < before", arg=[canvas.element_handle(), before]
-        )
-    # Moved down as a whole, it holds others; a click on its axis takes it away.
+    among = [value for value in values if value > least + 0.75 * (most - least)]
+    assert 0 < len(among) < len(values)
+    low, high = brushed(page, trials, len(among))
+    assert (low, high) == (pytest.approx(least + 0.75 * (most - least), abs=0.01), 9.0), (
+        "the end of an axis is open"
+    )
+    expect(curves).to_have_accessible_name(re.compile(f", {len(among)} of them in colour"))
+    fewer = is_drawn(curves, below=every[0]), is_drawn(lines, below=every[1])
+
+    # The range is moved as a whole, and a click on its axis takes it away.
     drag(page, "val_accuracy", 0.87, 0.2)
-    others = {row["Trial"] for row in leaders(page, sum(_moved(trial) for trial in known))}
-    assert not others & inside
-    drag(page, "val_accuracy", 0.5, 0.5)
+    expect(page).to_have_url(re.compile("b\\.%40value=[^&]*\\.\\.[0-9]"))
+    low_ones = [value for value in values if 0.08 < (value - least) / (most - least) < 0.33]
+    low, high = brushed(page, trials, len(low_ones))
+    assert high - low == pytest.approx(0.25 * (most - least), abs=0.02)
+    drag(page, "val_accuracy", 0.6, 0.6)
     leaders(page, 12)
+    is_drawn(curves, above=fewer[0])
+    is_drawn(lines, above=fewer[1])
+
+
+def test_a_trial_under_the_pointer_is_told_of_and_chosen_by_a_click(visit: Watched, shown: Dashboard) -> None:
+    page = visit(shown.page("runs/0/grid"))
+    row = region(page, "Leaderboard").locator("tbody tr").nth(2)
+    name = f"trial {leaders(page, 12)[2]['Trial']}"
+    row.hover()
+    expect(page.locator(".hint strong")).to_have_text(name)
+    expect(page.locator("path.hovered")).to_have_count(2)
+    row.click(position={"x": 300, "y": 10})
+    expect(region(page, name.capitalize())).to_be_visible()
 
 
 def test_ranges_are_chosen_without_a_pointer(visit: Watched, shown: Dashboard) -> None:
     page = visit(shown.page("runs/0/grid"))
     leaders(page, 12)
-    page.get_by_text("Axes and ranges").click()
+    page.locator("summary", has_text="Axes and ranges").click()
     page.get_by_label("val_accuracy: least").fill("0.9")
     page.get_by_label("val_accuracy: least").press("Enter")
     count = sum((trial["value"] or 0) >= 0.9 for trial in shown.json("/api/runs/0/grid")["trials"])
