@@ -284,6 +284,24 @@ def test_a_clone_that_was_begun_when_all_failed_alike_is_begun_again_with_them(g
     assert [clone.params for clone in clones_of(state)] == [{"x": 0.5}]
 
 
+def test_a_trial_that_was_begun_because_others_failed_is_not_cloned_before_a_unit_is_done(game: Any) -> None:
+    run = new_run(game)
+
+    def failing(visit: Any) -> Evidence | None:
+        if visit.trial == 1:
+            request(run.store, {"do": "clone", "trial": 2})
+            Attentive.last.look()
+        return Evidence("KeyError", "'x'")
+
+    run.behaviour = failing
+    with pytest.raises(TrialError, match="fail alike"):
+        run.play()
+    (answer,) = [each for each in run.records() if each["r"] == "control"]
+    assert answer["refused"] == "trial 2 may be taken back as long as all fail. Ask again once a unit is done"
+    run.behaviour = None
+    assert of_search(run.play()) == of_search(new_run(game).play())
+
+
 # What is refused, and what is allowed with a word
 
 

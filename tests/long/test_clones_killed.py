@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests.sampling import by_level
 
-KILLS = by_level(6, 6, 60)
-"""How many drivers are killed."""
+KILLS, TRIALS = by_level(6, 6, 40), by_level(24, 24, 200)
+"""How many drivers are killed, and how many trials the search makes."""
 
 RUNS = """
 import os, pickle, random, signal, sys
@@ -24,8 +24,8 @@ from hopyard.search import InVirtualTime, RandomPoints, hp_uniform
 from hopyard.search.asha import Asha
 from hopyard.storage import LocalStore, MemoryStore
 
-root, kills, chance = Path(sys.argv[1]), int(sys.argv[2]), random.Random(3)
-trials = 24
+root, chance = Path(sys.argv[1]), random.Random(3)
+kills, trials = map(int, sys.argv[2:])
 
 def asha():
     return InVirtualTime(Asha(RandomPoints({"x": hp_uniform(0, 1)}, 1), trials, [2, 4, 12], 3, max_concurrent=8))
@@ -100,7 +100,7 @@ print(killed, len(begun), sum(each["source"] is not None for each in begun))
 
 def test_clones_of_drivers_that_are_killed_are_begun_once(tmp_path: Path) -> None:
     runs = subprocess.run(
-        [sys.executable, "-c", RUNS, str(tmp_path), str(KILLS)],
+        [sys.executable, "-c", RUNS, str(tmp_path), str(KILLS), str(TRIALS)],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
