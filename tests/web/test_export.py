@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import re
 import subprocess
@@ -54,7 +55,8 @@ def test_a_file_holds_what_the_server_answers(
             continue
         found = client.get(address)
         if isinstance(answer, dict) and "base64" in answer:
-            assert base64.b64decode(answer["base64"]) == found.body
+            assert answer["gzip"] is True
+            assert gzip.decompress(base64.b64decode(answer["base64"])) == found.body
         else:
             assert answer == found.json, address
     assert responses["/api/places"]["control"] is False
