@@ -80,7 +80,7 @@ def _records_in(body: bytes) -> Iterator[JournalRecord]:
 
     for line in body.splitlines():
         try:
-            record = from_json(line)
+            record = from_json(line, cache_strings="keys")
         except ValueError:
             record = json.loads(line)
         yield record

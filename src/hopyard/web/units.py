@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import zlib
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
@@ -34,10 +35,12 @@ Units = npt.NDArray[Any]
 
 
 class UnitTable:
-    """The committed units of a run, added as the journal gives them: 21 bytes each, in pieces of the same size."""
+    """The committed units of a run, added as the journal gives them, in pieces of the same size: those that are full
+    are compressed, to some nine bytes a unit."""
 
     def __init__(self) -> None:
-        self._pieces: list[bytearray] = []
+        self._full: list[bytes] = []
+        self._last = bytearray()
         self._spans: list[tuple[float, float]] = []
         """When the first unit of each piece begins and the last one ends."""
         self._count = 0
@@ -57,12 +60,12 @@ class UnitTable:
             self._trained[trial] = self._trained.get(trial, 0.0) + end - begin
             place = self._count % _ROWS
             if place == 0:
-                self._pieces.append(bytearray(_ROWS * _PACKED.size))
+                if self._last:
+                    self._full.append(_compressed(self._last))
+                self._last = bytearray(_ROWS * _PACKED.size)
                 self._spans.append((math.inf, -math.inf))
             phase = PHASES.get(unit["ph"], 1)
-            _PACKED.pack_into(
-                self._pieces[-1], place * _PACKED.size, begin, end, worker, trial, unit["p"], phase
-            )
+            _PACKED.pack_into(self._last, place * _PACKED.size, begin, end, worker, trial, unit["p"], phase)
             first, last = self._spans[-1]
             if begin < first or end > last:
                 self._spans[-1] = min(first, begin), max(last, end)
@@ -98,11 +101,12 @@ class UnitTable:
         same worker that begin in the same pixel are one, of the phase ``MERGED``, if each is narrower than a pixel.
         Where they are few, each is there."""
         width = (high - low) / pixels if high > low else 0.0
-        found = [np.empty(0, _UNIT), *self._within(low, high)]
-        if width == 0 or sum(map(len, found)) <= 4 * pixels:
-            return np.concatenate(found)
+        inside = sum(first >= low and last <= high for first, last in self._spans)
+        is_few = (inside - 1) * _ROWS <= 4 * pixels and sum(map(len, self._within(low, high))) <= 4 * pixels
+        if width == 0 or is_few:
+            return np.concatenate([np.empty(0, _UNIT), *self._within(low, high)])
         wide, merged, counts = [], [], []
-        for units in found:
+        for units in self._within(low, high):
             narrow = units["end"] - units["begin"] < width
             wide.append(units[~narrow])
             once = np.ones(int(narrow.sum()), np.int64)
@@ -114,11 +118,23 @@ class UnitTable:
         return np.concatenate([*wide, small])
 
     def _within(self, low: float, high: float) -> Iterator[Units]:
-        for number, (piece, (first, last)) in enumerate(zip(self._pieces, self._spans, strict=True)):
+        for number, (first, last) in enumerate(self._spans):
             if last >= low and first <= high:
-                units = np.frombuffer(piece, _UNIT, min(self._count - number * _ROWS, _ROWS))
+                is_full = number < len(self._full)
+                units = _expanded(self._full[number]) if is_full else np.frombuffer(self._last, _UNIT)
+                units = units[: self._count - number * _ROWS]
                 is_inside = first >= low and last <= high
                 yield units if is_inside else units[(units["end"] >= low) & (units["begin"] <= high)]
+
+
+def _compressed(piece: bytearray) -> bytes:
+    """Units, byte by byte of all of them: these are much alike."""
+    return zlib.compress(np.frombuffer(piece, np.uint8).reshape(-1, _PACKED.size).T.tobytes(), 1)
+
+
+def _expanded(data: bytes) -> Units:
+    table = np.frombuffer(zlib.decompress(data), np.uint8).reshape(_PACKED.size, -1)
+    return np.ascontiguousarray(table.T).reshape(-1).view(_UNIT)
 
 
 def _records(rows: Iterator[tuple[Any, ...]]) -> Iterator[JournalRecord]:
