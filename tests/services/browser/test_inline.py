@@ -44,7 +44,7 @@ def test_a_cell_shows_a_run_in_a_frame_that_is_apart(
     rows = frame.get_by_role("region", name="Leaderboard", exact=True).locator("tbody tr:not(.gap)")
     expect(rows).to_have_count(12)
     frame.get_by_role("link", name="Schedule").click()
-    expect(frame.get_by_text("Idle time of each worker")).to_be_visible()
+    expect(frame.locator("summary", has_text="Idle time of each worker")).to_be_visible()
     inner = page.frames[1]
     assert inner.evaluate("window.origin") == "null"
     assert (
