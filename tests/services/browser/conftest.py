@@ -6,11 +6,7 @@ after each test it is seen to, but for what the test has said to expect.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,22 +23,13 @@ from tests.web.conftest import Client
 from tests.web.conftest import place as place
 from tests.web.conftest import room as room
 
+from dashboard import Web, browser_program, launch
 from hopyard.data import prepare
 from hopyard.storage import LocalStore
 from hopyard.web.app import STATIC
 
 ROOT = Path(__file__).resolve().parents[3]
 AXE = ROOT / "dashboard" / "node_modules" / "axe-core" / "axe.min.js"
-
-_PROGRAMS = ("chromium", "google-chrome")  # tools/browser.sh looks for them, too
-_ARGUMENTS = [
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-]
 
 
 @dataclass
@@ -53,13 +40,10 @@ class _Started:
     browser: Browser | None = None
 
     def start(self) -> Browser | None:
-        program = next(filter(None, map(shutil.which, _PROGRAMS)), None)
+        program = browser_program()
         if self.browser is None and program is not None:
             self.playwright = sync_playwright().start()
-            root = ["--no-sandbox"] if os.geteuid() == 0 else []
-            self.browser = self.playwright.chromium.launch(
-                executable_path=program, args=[*_ARGUMENTS, *root], timeout=120_000
-            )
+            self.browser = launch(self.playwright, program)
         return self.browser
 
     def stop(self) -> None:
@@ -165,55 +149,18 @@ def visit(chromium: Browser, serve: object) -> Iterator[Watched]:
     watched.close()
 
 
-class Dashboard:
-    """``hopyard web`` in a process of its own."""
-
-    def __init__(self, *stores: str, port: int = 0, options: tuple[str, ...] = ()) -> None:
-        self._command = [sys.executable, "-m", "hopyard", "web", *stores, *options, "--port"]
-        self._start(port)
-
-    def _start(self, port: int) -> None:
-        self._process = subprocess.Popen(
-            [*self._command, str(port)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        assert self._process.stdout is not None
-        said = ""
-        for line in self._process.stdout:
-            said += line
-            if line.startswith("Ctrl-C"):
-                break
-        address, token = (
-            re.search(r"http://127\.0\.0\.1:(\d+)", said),
-            re.search(r"enter the token (\S+)", said),
-        )
-        assert address, said
-        self.url, self.port = address.group(), int(address.group(1))
-        self.token = token.group(1) if token else None
-        self.client = Client(self.port)
-
-    def page(self, route: str) -> str:
-        """The address of a page: ``dashboard.page("runs/0/grid")``."""
-        return f"{self.url}/#/{route}"
+class Dashboard(Web):
+    """``hopyard web`` in a process of its own, and what it answers."""
 
     def json(self, path: str) -> Any:
+        """The document at an address."""
         answer = self.client.get(path)
         assert answer.status == 200, answer.body
         return answer.json
 
-    def end(self) -> None:
-        """Kill it, as a machine that goes down does."""
-        self._process.kill()
-        self._process.communicate()
-
-    def start_again(self) -> None:
-        """The same command, at the same port; the token is another one."""
-        self._start(self.port)
-
-    def __enter__(self) -> Dashboard:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
+    @property
+    def client(self) -> Client:
+        return Client(self.port)
 
 
 @pytest.fixture

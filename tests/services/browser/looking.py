@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Locator, Page, expect
 
-PATIENCE = 10_000
+PATIENCE = 30_000
 """Milliseconds that a page may take for what a test waits for, on a busy machine."""
 
 expect.set_options(timeout=PATIENCE)

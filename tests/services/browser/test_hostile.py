@@ -40,17 +40,17 @@ def test_the_page_of_a_hostile_run(visit: Watched, shown: Dashboard, run: str) -
     page = visit(shown.page(f"runs/4/{run}"))
     rows = leaders(page, 8)
     assert {row["kind"] for row in rows} == {SCRIPT, LINK, TURNED, LONG}
-    assert set(rows[0]) >= {METRIC, IMAGE, "kind"}
+    assert set(rows[0]) >= {f"val_{METRIC}", IMAGE, "kind"}
     expect(page.locator("h1")).to_contain_text(IMAGE)
-    assert page.title().startswith(IMAGE)
     # A text that turns the direction of writing ends where its cell does.
     cell = region(page, "Leaderboard").locator("td .data", has_text="constructor").first
     assert cell.evaluate("element => getComputedStyle(element).unicodeBidi") == "isolate"
     harmless(page)
     curves = region(page, "Curves")
-    assert curves.get_by_label("Metric").locator("option").all_text_contents() == [METRIC, IMAGE]
-    curves.get_by_label("Metric").select_option(IMAGE)
-    expect(page.get_by_role("img", name=f"Curves of {IMAGE} by epoch")).to_be_visible()
+    metrics = [f"val_{METRIC}", f"val_{IMAGE}"]
+    assert curves.get_by_label("Metric").locator("option").all_text_contents() == metrics
+    curves.get_by_label("Metric").select_option(f"val_{IMAGE}")
+    expect(page.get_by_role("img", name=f"Curves of val_{IMAGE} by epoch")).to_be_visible()
     region(page, "Leaderboard").get_by_role("button", name="Trial 0", exact=True).click()
     panel = region(page, "Trial 0")
     assert facts(panel.locator("dl.facts").nth(1))["kind"] == SCRIPT
@@ -97,7 +97,7 @@ def test_hostile_columns_and_texts_of_data(visit: Watched, shown: Dashboard) -> 
     rows_of(table, 16)
     shown_texts = set(table.locator("td .text").all_text_contents())
     (cut,) = shown_texts - {SCRIPT, IMAGE, TURNED}
-    assert LONG.startswith(cut.rstrip("…")), "long texts are cut"
+    assert LONG.startswith(cut.rstrip(".…")), "long texts are cut"
     expect(table.get_by_role("columnheader", name=IMAGE)).to_be_visible()
     expect(page.get_by_role("table", name="Columns of train")).to_contain_text(f"x {SCRIPT}")
     harmless(page)
@@ -122,6 +122,7 @@ def test_hostile_messages_authors_and_names_in_a_stockroom(
 
 def test_hostile_addresses(visit: Watched, shown: Dashboard) -> None:
     visit.expected.append(r": 40\d$|status of 40\d")
+    page = visit(shown.page("runs"))
     for route in (
         "runs/0/%3Cimg%20src%3Dx%20onerror%3D%22window.owned%3D1%22%3E",
         "runs/0/grid?sort=%3Cscript%3E&cols=%3Cimg%20src%3Dx%3E&q=%3Cimg%20src%3Dx%3E&trial=%3Cb%3E&zoom=a,b,c,d&smooth=9e9",
@@ -131,7 +132,7 @@ def test_hostile_addresses(visit: Watched, shown: Dashboard) -> None:
         "compare?runs=%3Cscript%3Ewindow.owned%3D1%3C%2Fscript%3E",
         "%E0%A4%A/__proto__/constructor",
     ):
-        page = visit(shown.page(route))
+        page.goto(shown.page(route))
         expect(page.locator("h1")).to_be_visible()
         harmless(page)
 
