@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import secrets
 import socket
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from hopyard.missing import missing_extra
 from hopyard.wording import describe_bytes
 
 _MOST_PORTS = 65535
+_M_ARENA_MAX = -8  # of malloc.h
 
 
 def web(
@@ -68,6 +70,7 @@ def web(
         if not (STATIC / "index.html").exists():
             say(NOT_BUILT, style="yellow")
         say("Ctrl-C ends it; the runs go on.")
+        _share_memory()
         settings: dict[str, Any] = {"log_level": "warning", "access_log": False, "lifespan": "off"}
         uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **settings)).run(sockets=[listening])
 
@@ -83,6 +86,13 @@ def _export(words: list[str], overwrite: bool) -> None:
     store, run_id, target = words
     file = export_page(open_existing(store), run_id, target, overwrite=overwrite)
     say(f"run {run_id} is in {file} ({describe_bytes(file.stat().st_size)}); open it in a browser.")
+
+
+def _share_memory() -> None:
+    """Have all threads take memory from one pool: each would keep much of its own, and many make answers."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
 
 
 def _listening(port: int) -> socket.socket:
