@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import tempfile
@@ -88,7 +89,8 @@ def write_run(folder: Path, trials: int, epochs: int, ends: bool = True) -> str:
             if number % 500 == 0:
                 journal.flush()
         if ends:
-            journal.append({"r": "finish", "status": "completed", "trials": trials, "best": 0.0, "seconds": 0.0, "unit_seconds": 0.0})
+            figures = {"trials": trials, "best": 0.0, "seconds": 0.0, "unit_seconds": 0.0}
+            journal.append({"r": "finish", "status": "completed", **figures})
         journal.flush()
     finally:
         journal.close()
@@ -110,7 +112,13 @@ def _records(trials: int, epochs: int, train: JournalRecord, last: JournalRecord
                 for phase, template in (("train", train), ("validate", last)):
                     at = clocks[worker]
                     clocks[worker] += draw.uniform(0.5, 1.5) if phase == "train" else 0.2
-                    own = {"t": [number], "e": epoch, "p": 0, "w": worker, "v": 2 * epoch + (phase != "train")}
+                    own = {
+                        "t": [number],
+                        "e": epoch,
+                        "p": 0,
+                        "w": worker,
+                        "v": 2 * epoch + (phase != "train"),
+                    }
                     own |= {"n": epoch + (phase != "train"), "to": epochs, "last": True}
                     own |= {"a": round(at, 6), "z": round(clocks[worker], 6)}
                     loss = losses[number][epoch]
@@ -122,6 +130,12 @@ def _records(trials: int, epochs: int, train: JournalRecord, last: JournalRecord
                     yield template | own
         for number in wave:
             yield {"r": "end", "t": number, "status": "completed", "z": max(clocks)}
+
+
+def further_records(trials: int) -> Iterator[JournalRecord]:
+    """Records of trials that begin after so many."""
+    for number in itertools.count(trials):
+        yield {"r": "trial", "n": number, "params": params_of(number), "g": 0, "source": None}
 
 
 def _renamed(state: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from hopyard.storage import MemoryStore
 from hopyard.tune import (
     Callback,
     Run,
+    compare,
     hp_choice,
     hp_int,
     hp_qloguniform,
@@ -27,7 +28,6 @@ from hopyard.tune import (
     hp_uniform,
     open_run,
 )
-from hopyard.tune import compare
 from hopyard.tune.export import export_run
 from hopyard.tune.optuna import _params
 from hopyard.tune.rows import history_rows, trial_rows

@@ -68,7 +68,8 @@ class WatchedRun:
         self.state: RunState = RunState()
         self.holder: dict[str, Any] | None = None
         self.count: int = 0
-        self._follow, self.units, self._sums = UnitFollower(), UnitTable(), Summing()
+        self.units: UnitTable = UnitTable()
+        self._follow, self._sums = UnitFollower(), Summing()
         self._changed: dict[int, int] = {}
         self._stopped_by: dict[int, str] = {}
         self._messages: list[tuple[int, str]] = []
