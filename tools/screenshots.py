@@ -23,7 +23,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 from sklearn.datasets import load_digits
 
-from dashboard import Web, browser_program, launch
+from browsing import Web, browser_program, launch
 from hopyard import StockRoom
 from hopyard.backend import LocalBackend
 from hopyard.data import prepare

@@ -23,7 +23,7 @@ from tests.web.conftest import Client
 from tests.web.conftest import place as place
 from tests.web.conftest import room as room
 
-from dashboard import Web, browser_program, launch
+from browsing import Web, browser_program, launch
 from hopyard.data import prepare
 from hopyard.storage import LocalStore
 from hopyard.web.app import STATIC
