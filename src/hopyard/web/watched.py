@@ -21,7 +21,7 @@ from hopyard.web.units import UnitTable
 LOCAL_SECONDS = 0.5
 """Between two looks at a run in a directory."""
 REMOTE_SECONDS = 5.0
-"""Between two looks at a run in a store with a URL; each look is two requests."""
+"""Between two looks at a run in a store with a URL; each look is four small requests."""
 
 
 _NOWHERE = {"digest": "", "files": [], "nbytes": 0}

@@ -1,0 +1,94 @@
+"""Watching costs the watched run nothing."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+from tests.web.conftest import RUN, rows, search
+
+from hopyard.hopper.journal import Journal, read_records
+from hopyard.storage import LocalStore, MemoryStore, Store
+from hopyard.storage.wrappers import CountingStore, ReadOnlyStore
+from hopyard.tune import Callback, TrialInfo
+from hopyard.web.watched import WatchedRun
+
+_TIMES = ("a", "z", "created", "offset", "seconds", "unit_seconds", "driver", "host", "pid", "output")
+
+
+def recorded(run: Store) -> list[str]:
+    """What the journal holds after its header but times, in an order that does not depend on these."""
+    records = [
+        {name: value for name, value in record.items() if name not in _TIMES} for record in read_records(run)
+    ]
+    return sorted(json.dumps(record, sort_keys=True) for record in records[1:])
+
+
+def written(store: Store) -> dict[str, bytes]:
+    """All that a run wrote but its journal, what tells who drives it, and its program, which has the callback in it."""
+    names = [entry.name for entry in store.list()]
+    return {name: store.get(name) for name in names if not name.startswith(("journal/", "lease", "program/"))}
+
+
+def test_a_watched_run_writes_what_an_unwatched_one_writes(tmp_path: Path, serve: Any) -> None:
+    stores = {name: LocalStore(tmp_path / name) for name in ("watched", "alone")}
+    search(stores["alone"]).fit(rows())
+    (tmp_path / "watched").mkdir()
+    looks, found = threading.Event(), list[str]()
+
+    class Patient(Callback):
+        """Lets the run go on once it was looked at."""
+
+        def on_trial_end(self, trial: TrialInfo) -> None:
+            assert looks.wait(30)
+
+    with serve([str(tmp_path / "watched")]) as client:
+
+        def watch() -> None:
+            for kind, document in client.events("/api/runs/events"):
+                if kind == "runs" and any(row["run"] == RUN for row in document["runs"]):
+                    break
+            for kind, _ in client.events(f"/api/runs/0/{RUN}/events"):
+                client.get(f"/api/runs/0/{RUN}/schedule")
+                looks.set()
+                found.append(kind)
+                if kind == "end":
+                    return
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        search(stores["watched"], callbacks=[Patient()]).fit(rows())
+        watching.join(60)
+        assert not watching.is_alive()
+    assert found[-1] == "end"
+    watched, alone = (store.runs.at(RUN) for store in stores.values())
+    assert written(watched) == written(alone)
+    assert recorded(watched) == recorded(alone)
+
+
+def test_a_look_is_four_small_requests_and_writes_nothing(place: Path) -> None:
+    counted = CountingStore(MemoryStore())
+    journal = Journal(counted.runs.at(RUN))
+    records = list(read_records(LocalStore(place).runs.at(RUN)))[:-1]
+    for record in records[:-1]:
+        journal.append(record)
+    journal.flush()
+    now = [0.0]
+    run = WatchedRun(ReadOnlyStore(counted), RUN, 0.5, lambda: now[0])
+    run.refresh()
+    counted.reset()
+    for _ in range(10):
+        now[0] += 1
+        run.refresh()
+        run.refresh()
+    assert counted.calls == {"list": 20, "get": 10, "size": 10}, (
+        "that many requests to a bucket, says docs/web.md"
+    )
+    journal.append(records[-1])
+    journal.flush()
+    now[0] += 1
+    run.refresh()
+    assert run.count == len(records)
+    journal.close()
