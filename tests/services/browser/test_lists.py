@@ -83,6 +83,7 @@ def test_trials_are_sorted_found_and_shown_with_other_columns(visit: Watched, sh
 
 def brushed(page: Page, trials: list[dict[str, Any]], count: int) -> tuple[float, float]:
     """The range of the value that the address has, which the table keeps to; it leaves so many trials."""
+    expect(page).to_have_url(re.compile("b\\.%40value="))
     text = parse_qs(page.url.partition("?")[2])["b.@value"][0]
     low, high = (
         float(end) if end else default for end, default in zip(text.split(".."), (-9.0, 9.0), strict=True)
