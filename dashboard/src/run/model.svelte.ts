@@ -1,5 +1,6 @@
 /** A run as the page knows it: read once, then kept up to date by events. */
 
+import { tick } from 'svelte';
 import { announcer } from '../lib/announce.svelte';
 import type { Points, Run, RunChanges, Trial } from '../lib/api';
 import { api, ApiError, getBytes, getJson } from '../lib/client';
@@ -19,6 +20,8 @@ export class RunModel extends Resource<Run | null> {
   #version = 0;
   #waiting: RunChanges[] = [];
   #timer: ReturnType<typeof setTimeout> | undefined;
+  /** Milliseconds that the last changes took to be shown. */
+  #took = 0;
   #metric: string | null = null;
   /** What was known of the run when its curves were asked for. */
   #curvesVersion = 0;
@@ -108,10 +111,11 @@ export class RunModel extends Resource<Run | null> {
     this.#isFirst = false;
     this.#version = event.version;
     if (isBehind && this.#metric !== null) void this.readCurves(this.#metric);
-    this.#timer ??= setTimeout(() => this.#apply(), this.trials.length > 2000 ? 500 : 150);
+    this.#timer ??= setTimeout(() => this.#apply(), Math.max(150, this.#took));
   }
 
   #apply(): void {
+    const began = performance.now();
     this.#timer = undefined;
     const events = this.#waiting;
     this.#waiting = [];
@@ -142,6 +146,7 @@ export class RunModel extends Resource<Run | null> {
       error: last.error,
       version: last.version,
     };
+    void tick().then(() => (this.#took = performance.now() - began));
   }
 }
 
