@@ -38,7 +38,6 @@ from _peers import PeerError, environment
 LIMIT, READ_LIMIT, FRAMES = 120.0, 600.0, 100
 BEGIN = 1_800_000_000  # of the first trial, in seconds since 1970
 _FRAMES = """async (target, [type, frames, points]) => {
-    target.scrollIntoView({ block: 'center' });
     const box = target.getBoundingClientRect();
     const mark = document.body.appendChild(document.createElement('i'));  // without a change there is no frame
     mark.style.cssText = 'position:fixed;left:0;top:0;width:1px;height:1px;z-index:9999';
@@ -57,6 +56,8 @@ _DRAWN = """async () => {
     for (let i = 0; i < 2; i++) await new Promise(requestAnimationFrame);
     return performance.now();
 }"""
+_LINES = ".js-plotly-plot .gl-canvas-pick"  # Plotly's parallel coordinates
+_AXIS = ".js-plotly-plot .axis-brush .background"
 _PAINTED = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 
 
@@ -84,9 +85,25 @@ def first_paint(page: Page) -> float:
     return float(page.wait_for_function(_PAINTED).json_value()) / 1000
 
 
-def frames(page: Page, selector: str, kind: str, points: Sequence[tuple[float, float]]) -> float:
-    """The 95th percentile of milliseconds between frames, while the pointer goes from point to point."""
-    found = page.locator(selector).first.evaluate(_FRAMES, [kind, FRAMES, points])
+def frames(
+    page: Page, selector: str, kind: str, points: Sequence[tuple[float, float]], press: bool = False
+) -> float:
+    """The 95th percentile of milliseconds between frames, while the pointer goes from point to point.
+
+    Args:
+        points: shares of the width and height of the element.
+        press: with a button held down, from the first point on.
+    """
+    target = page.locator(selector).first
+    target.scroll_into_view_if_needed()
+    box = target.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + points[0][0] * box["width"], box["y"] + points[0][1] * box["height"])
+    if press:
+        page.mouse.down()
+    found = target.evaluate(_FRAMES, [kind, FRAMES, points])
+    if press:
+        page.mouse.up()
     return statistics.quantiles(found, n=20)[-1]
 
 
@@ -98,6 +115,7 @@ class View:
         shows: what of the trials it can show, in words.
         last: elements of which ``count`` are there when it shows them.
         plots: what the pointer goes over: in words, and its selector.
+        brush: an axis along which a range is drawn.
         clicks: what somebody does in the page before it shows them.
     """
 
@@ -107,6 +125,7 @@ class View:
     last: str
     count: int
     plots: tuple[tuple[str, str], ...] = ()
+    brush: str | None = None
     clicks: Callable[[Page], None] | None = None
 
 
@@ -204,6 +223,10 @@ class Dashboard(ABC):
             for name, selector in view.plots:
                 hover = frames(page, selector, "mousemove", across)
                 self.report(f"hovering over {name}, 95th percentile", hover, "ms", view.shows)
+            if view.brush is not None:
+                along = [(0.5, 0.15 + 0.7 * i / FRAMES) for i in range(FRAMES)]
+                drawn = frames(page, view.brush, "mousemove", along, press=True)
+                self.report(f"brushing of {view.name}, 95th percentile", drawn, "ms", view.shows)
         finally:
             page.close()
 
@@ -339,7 +362,6 @@ class OptunaDashboard(Dashboard):
         return len(trials), params, [each["value"] for each in trials[number]["intermediate_values"]]
 
     def views(self, address: str, trials: int) -> list[View]:
-        history, curves = "#plot-history .nsewdrag", "#graph-intermediate-values .nsewdrag"
         return [
             View(
                 "history and curves",
@@ -347,15 +369,16 @@ class OptunaDashboard(Dashboard):
                 "all trials",
                 "#graph-intermediate-values .scatterlayer .trace",
                 trials,
-                (("history", history), ("curves", curves)),
+                (("curves", "#graph-intermediate-values .nsewdrag"),),
             ),
             View(
-                "parallel coordinates and table",
-                "/dashboard/studies/1/trialSelection",
+                "parallel coordinates",
+                "/dashboard/studies/1/smartSelection",
                 "all trials",
-                ".parcoords canvas",
+                _LINES,
                 1,
-                (("parallel coordinates", ".parcoords .gl-canvas-pick, .parcoords canvas"),),
+                (("parallel coordinates", _LINES),),
+                _AXIS,
             ),
         ]
 
@@ -426,7 +449,7 @@ class MLflow(Dashboard):
         few = f"the last {min(trials, 10):,} of {trials:,} trials"
         page = "/#/experiments/1/runs?compareRunsMode="
         curves = (("curves", ".js-plotly-plot .nsewdrag"),)
-        lines = (("parallel coordinates", ".parcoords .gl-canvas-pick, .parcoords canvas"),)
+        lines = (("parallel coordinates", _LINES),)
         return [
             View("table", f"{page}TABLE", first, ".ag-row", min(trials, 10)),
             View(
@@ -436,9 +459,10 @@ class MLflow(Dashboard):
                 "parallel coordinates",
                 f"/#/compare-runs?{query}",
                 "all trials",
-                ".parcoords canvas",
+                _LINES,
                 1,
                 lines,
+                _AXIS,
             ),
         ]
 
@@ -518,7 +542,7 @@ class TensorBoard(Dashboard):
                 "scalar-card tb-data-table-content-row",
                 trials,
                 (("curves", "scalar-card line-chart-interactive-view svg"),),
-                choose_all,
+                clicks=choose_all,
             ),
             View(
                 "parallel coordinates",
@@ -527,7 +551,7 @@ class TensorBoard(Dashboard):
                 f"{lines} path",
                 2 * trials,
                 (("parallel coordinates", lines),),
-                widen,
+                clicks=widen,
             ),
         ]
 
