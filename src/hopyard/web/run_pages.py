@@ -127,7 +127,7 @@ class RunPages:
             while not await request.is_disconnected():
                 rows = await run_in_threadpool(lambda: list(self._rows()))
                 now = {(row["place"], row["run"]): row for row in rows}
-                before = now if known is None else known
+                before = known or {}  # at first all: the page's list may be older
                 changed = [row for key, row in now.items() if before.get(key) != row]
                 gone = [{"place": place, "run": run} for place, run in before if (place, run) not in now]
                 if changed or gone or known is None:
