@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pytest
 
 SLOW_FOLDERS = ("tests/services/", "tests/long/", "tests/walks/")
-_SERVICES = {"spark": 0, "ray": 1, "hdfs": 1, "keras": 2}
+_SERVICES = {"spark": 0, "ray": 1, "hdfs": 1, "keras": 2, "browser": 2}
 """Which process gets the tests of each, or the last one. Where Spark runs it tells what HDFS alone does not; one
 of Ray needs HDFS, too."""
 
@@ -26,6 +26,8 @@ def service(item: pytest.Item) -> str | None:
         return "ray"
     if "hdfs_if_there" in fixtures:
         return "hdfs"
+    if "chromium" in fixtures:
+        return "browser"
     return "keras" if item.nodeid.startswith(SLOW_FOLDERS) and "keras" in item.nodeid else None
 
 
