@@ -47,9 +47,6 @@ export async function getJson<T>(path: string, signal?: AbortSignal): Promise<T>
 export async function getBytes(path: string, signal?: AbortSignal): Promise<ArrayBuffer> {
   if (exported) return bytesOf(answerOf(path));
   const response = await request(path, { signal });
-  if (response.headers.get('Content-Type')?.startsWith('application/json')) {
-    throw new ApiError('The server is still reading the journal of this run. This page asks again.', 503);
-  }
   return await response.arrayBuffer();
 }
 

@@ -76,7 +76,7 @@ ADDRESSES = (
     Address("/api/places", "What is shown: stores and stockrooms.", (shapes.Places,)),
     Address("/api/runs", "The runs of all stores.", (shapes.RunList,)),
     Address(
-        "/api/runs/events", "Runs as they change from now on; the first event comes at once, and is empty.",
+        "/api/runs/events", "Runs as they change; the first event comes at once, and has all.",
         events={"runs": shapes.RunListEvent},
     ),
     Address(
@@ -95,13 +95,13 @@ ADDRESSES = (
         },
     ),
     Address(
-        f"{_RUN}/curves", "The curves of a metric of all trials; or how far the journal is read.", (shapes.Reading,),
-        (Parameter("metric", _TEXT, "one of the run's `metrics`; none: that by which trials are ranked"),),
+        f"{_RUN}/curves", "The curves of a metric of all trials.",
+        query=(Parameter("metric", _TEXT, "one of the run's `metrics`; none: that by which trials are ranked"),),
         bytes="Begins with HYC1; web.md has the layout.",
     ),
     Address(
-        f"{_RUN}/schedule", "The schedule, or a part of it; or how far the journal is read.", (shapes.Reading,),
-        (
+        f"{_RUN}/schedule", "The schedule, or a part of it.",
+        query=(
             Parameter("begin", _NUMBER, "seconds since the run began; none: its begin"),
             Parameter("end", _NUMBER, "seconds since the run began; none: its end"),
             Parameter("pixels", {"type": "integer", "minimum": 1, "maximum": 20_000, "default": 2000},
@@ -110,7 +110,7 @@ ADDRESSES = (
         bytes="Begins with HYS1; web.md has the layout.",
     ),
     Address(f"{_RUN}/importance", "How much each hyperparameter explains.", (shapes.Importances,)),
-    Address(f"{_RUN}/trials/{{trial}}", "A trial with its history.", (shapes.TrialHistory, shapes.Reading)),
+    Address(f"{_RUN}/trials/{{trial}}", "A trial with its history.", (shapes.TrialHistory,)),
     Address(
         f"{_RUN}/logs", "What trials printed.", (shapes.Logs,),
         (
