@@ -188,6 +188,8 @@ class Dashboard(ABC):
         number, reason = trials - 1, ""
         until = time.monotonic() + READ_LIMIT
         while time.monotonic() < until:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.1)
             if process.poll() is not None:
                 said = (folder / "server.log").read_text().strip().splitlines()
                 raise PeerError(f"its server ended: {(said or ['?'])[-1]}")
@@ -203,7 +205,6 @@ class Dashboard(ABC):
                             f"trial {number} is not the one that was written: {params}, {losses[:3]}"
                         )
                     return
-            time.sleep(0.1)
         raise PeerError(f"its server has not read {trials:,} trials after {READ_LIMIT:.0f} s: {reason}")
 
     def look(self, browser: Browser, address: str, view: View) -> None:
