@@ -31,34 +31,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
-from _dashboards import PEERS
+from _dashboards import FRAMES, PEERS, first_paint, frames, opened, report
 from _many_trials import further_records, write_run
 from _peers import PeerError
 from hopyard.hopper.journal import Journal
 from hopyard.storage import LocalStore
 
-TRIALS, EPOCHS, FRAMES, RECORDS, IDLE_SECONDS = 10_000, 100, 100, 20, 20.0
+TRIALS, EPOCHS, RECORDS, IDLE_SECONDS = 10_000, 100, 20, 20.0
 _CHROMIUM = [
     "--disable-gpu", "--disable-frame-rate-limit", "--disable-gpu-vsync", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--no-first-run",
 ]  # fmt: skip
-_FRAMES = """async ([selector, type, frames, points]) => {
-    const target = document.querySelector(selector), box = target.getBoundingClientRect();
-    const mark = document.body.appendChild(document.createElement('i'));  // without a change there is no frame
-    mark.style.cssText = 'position:fixed;left:0;top:0;width:1px;height:1px';
-    const Kind = type.startsWith('pointer') ? PointerEvent : MouseEvent, times = [];
-    for (let i = 0; i <= frames; i++) {
-        times.push(await new Promise(requestAnimationFrame));
-        const [x, y] = points[i % points.length];
-        const at = { clientX: box.left + x * box.width, clientY: box.top + y * box.height };
-        mark.style.background = i % 2 ? '#888' : '#999';
-        target.dispatchEvent(new Kind(type, { ...at, bubbles: true, pointerId: 1, buttons: 1 }));
-    }
-    mark.remove();
-    return times.slice(1).map((time, i) => time - times[i]);
-}"""
+_PLOT = "[aria-label='Hyperparameters and value'] .plot"
+_FIRST_AXIS = 64 / 1360  # of its width
 _WHOLE = """() => document.querySelectorAll('[aria-label=Leaderboard] tbody tr').length > 5
     && performance.getEntriesByType('resource').some(each => each.name.includes('/curves') && each.responseEnd > 0)
     && performance.now()"""
@@ -90,11 +77,6 @@ def cpu(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def report(name: str, value: float, unit: str, peer: str, ratio: float | None) -> None:
-    line = {"name": f"dashboard, {name}", "value": round(value, 3), "unit": unit, "peer": peer}
-    print(json.dumps({**line, "ratio": None if ratio is None else round(ratio, 3)}), flush=True)
-
-
 def until_read(address: str, run_id: str) -> float:
     """Seconds until the server has read a run."""
     began = time.perf_counter()
@@ -102,29 +84,6 @@ def until_read(address: str, run_id: str) -> float:
         with urllib.request.urlopen(f"{address}/api/runs/0/{run_id}") as answer:
             if json.load(answer)["reading"] is None:
                 return time.perf_counter() - began
-
-
-def opened(browser: Browser, address: str) -> tuple[Page, list[float]]:
-    """A page, and the bytes of each answer that it gets, as they were sent."""
-    page = browser.new_page(viewport={"width": 1440, "height": 900})
-    sent: list[float] = []
-    session = page.context.new_cdp_session(page)
-    session.send("Network.enable")
-    session.on("Network.loadingFinished", lambda event: sent.append(event["encodedDataLength"]))
-    page.goto(address)
-    return page, sent
-
-
-def first_paint(page: Page) -> float:
-    """Seconds from the beginning of a page to the first paint of its contents."""
-    paint = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
-    return float(page.wait_for_function(paint, timeout=120_000).json_value()) / 1000
-
-
-def frames(page: Page, selector: str, kind: str, points: list[tuple[float, float]]) -> float:
-    """The 95th percentile of milliseconds between frames, while the pointer goes from point to point."""
-    found = page.evaluate(_FRAMES, [selector, kind, FRAMES, points])
-    return statistics.quantiles(found, n=20)[-1]
 
 
 def look(browser: Browser, address: str, run_id: str) -> None:
@@ -140,23 +99,18 @@ def look(browser: Browser, address: str, run_id: str) -> None:
         if len(paints) < 3:
             page.close()
     report("first paint", statistics.median(paints), "s", "limit 1.5 s", statistics.median(paints) / 1.5)
-    report("leaderboard and curves there", statistics.median(wholes), "s", "none", None)
+    report("leaderboard and curves there", statistics.median(wholes), "s", "none")
     report("sent for a run's page", max(sizes), "MB", "limit 5 MB", max(sizes) / 5)
     page.wait_for_timeout(3000)  # lines are drawn a few milliseconds a frame
-    plot = page.locator("[aria-label='Hyperparameters and value'] .plot")
-    box = plot.bounding_box()
-    assert box is not None
     across = [(0.15 + 0.7 * i / FRAMES, 0.2 + 0.6 * (i * 37 % 101) / 101) for i in range(FRAMES)]
-    hover = frames(page, "[aria-label='Hyperparameters and value'] .plot", "pointermove", across)
-    report("hovering over parallel coordinates, 95th percentile", hover, "ms", "limit 16 ms", hover / 16)
-    hover = frames(page, "[aria-label=Curves] .u-over", "mousemove", across)
-    report("hovering over curves, 95th percentile", hover, "ms", "limit 16 ms", hover / 16)
-    page.mouse.move(box["x"] + 64, box["y"] + 40)
-    page.mouse.down()
-    along = [(64 / box["width"], 0.15 + 0.7 * i / FRAMES) for i in range(FRAMES)]
-    brush = frames(page, "[aria-label='Hyperparameters and value'] .plot", "pointermove", along)
-    page.mouse.up()
-    report("brushing, 95th percentile", brush, "ms", "limit 16 ms", brush / 16)
+    along = [(_FIRST_AXIS, 0.15 + 0.7 * i / FRAMES) for i in range(FRAMES)]
+    for name, selector, kind, points, press in (
+        ("hovering over parallel coordinates", _PLOT, "pointermove", across, False),
+        ("hovering over curves", "[aria-label=Curves] .u-over", "mousemove", across, False),
+        ("brushing", _PLOT, "pointermove", along, True),
+    ):
+        found = frames(page, selector, kind, points, press)
+        report(f"{name}, 95th percentile", found, "ms", "limit 16 ms", found / 16)
     page.close()
 
 
@@ -196,7 +150,7 @@ def main() -> None:
         run_id = write_run(store, trials, EPOCHS, ends=False)
         with server(store) as (address, process):
             seconds = until_read(address, run_id)
-            report("journal read", seconds, "s", f"{2 * trials * EPOCHS:,} units", None)
+            report("journal read", seconds, "s", f"{2 * trials * EPOCHS:,} units")
             look(browser, address, run_id)
             live(browser, address, process, store, run_id, trials)
             largest, _ = memory(process)
@@ -205,7 +159,7 @@ def main() -> None:
             try:
                 peer.measure(browser, Path(folder).resolve(), trials, EPOCHS)
             except PeerError as error:
-                report(f"{peer.name} beside", float("nan"), "s", str(error), None)
+                report(peer.name, None, "s", str(error))
         browser.close()
 
 
