@@ -14,12 +14,12 @@ from hopyard.data.schema import Column
 from hopyard.documents import shapes
 
 
-def summary_json(summary: Summary) -> list[shapes.DescribedSplit]:
+def summary_json(summary: Summary) -> list[shapes.DescribedSplitJson]:
     """The splits of a dataset."""
     return [_split(each) for each in summary.splits]
 
 
-def _split(split: DatasetSummary) -> shapes.DescribedSplit:
+def _split(split: DatasetSummary) -> shapes.DescribedSplitJson:
     return {
         "split": cast(shapes.SplitName, split.split),
         "rows": split.rows,
@@ -37,16 +37,16 @@ def _split(split: DatasetSummary) -> shapes.DescribedSplit:
     }
 
 
-def _column(split: DatasetSummary, column: Column) -> shapes.DataColumn:
+def _column(split: DatasetSummary, column: Column) -> shapes.DataColumnJson:
     return {
-        **cast(shapes.SchemaColumn, column.to_json()),
+        **cast(shapes.SchemaColumnJson, column.to_json()),
         "read": "mapped" if split.mapped[column.name] else "decoded",
         "sorted": split.sortedness.get(column.name),
         "statistics": _statistics(split.statistics.get(column.name)),
     }
 
 
-def _statistics(known: ColumnStatistics | None) -> shapes.ColumnStatistics | None:
+def _statistics(known: ColumnStatistics | None) -> shapes.ColumnStatisticsJson | None:
     if known is None:
         return None
     return {

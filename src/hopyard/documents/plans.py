@@ -63,21 +63,21 @@ def estimates_of(searcher: dict[str, Any] | None, numbers: Mapping[str, float | 
     )
 
 
-def plan_json(preview: Preview | None, estimates: list[Estimate] | None) -> shapes.Plan:
+def plan_json(preview: Preview | None, estimates: list[Estimate] | None) -> shapes.PlanJson:
     """A preview and estimates; null where there is none."""
     return {"searcher": _preview_json(preview), "estimates": _estimates_json(estimates)}
 
 
-def _preview_json(preview: Preview | None) -> shapes.Preview | None:
+def _preview_json(preview: Preview | None) -> shapes.PreviewJson | None:
     if preview is None:
         return None
-    groups: list[shapes.TrialGroup] = [
+    groups: list[shapes.TrialGroupJson] = [
         {"num_trials": trials, "units_each": units} for trials, units in preview.groups
     ]
     return {"unit": preview.unit, "num_trials": preview.trials, "units": preview.units, "groups": groups}
 
 
-def _estimates_json(estimates: list[Estimate] | None) -> list[shapes.Estimate] | None:
+def _estimates_json(estimates: list[Estimate] | None) -> list[shapes.EstimateJson] | None:
     if estimates is None:
         return None
     return [

@@ -32,7 +32,7 @@ class DescribedRun(Protocol):
     def state(self) -> RunState: ...
 
 
-def summary_json(run_id: str, run: RunSummary | StorageError) -> shapes.RunSummary:
+def summary_json(run_id: str, run: RunSummary | StorageError) -> shapes.RunSummaryJson:
     """A run of a list; a run that cannot be read has the reason in ``error``, and null in place of the rest. ``error``
     of another one is the failure for which its driver gave up, or null."""
     if isinstance(run, StorageError):
@@ -66,13 +66,13 @@ def summary_json(run_id: str, run: RunSummary | StorageError) -> shapes.RunSumma
 
 def run_json(
     run: DescribedRun, totals: Totals, broken: Sequence[str] | None, most: int | None = None
-) -> shapes.DescribedRun:
+) -> shapes.DescribedRunJson:
     """A run with its trials, best first; ``most``: only so many of them."""
     trials = [trial_json(run.state, trial) for trial in run.state.ranked()[:most]]
     return {**facts_json(run, totals, broken), "trials": trials}
 
 
-def facts_json(run: DescribedRun, totals: Totals, broken: Sequence[str] | None) -> shapes.RunFacts:
+def facts_json(run: DescribedRun, totals: Totals, broken: Sequence[str] | None) -> shapes.RunFactsJson:
     """A run without its trials."""
     state, header = run.state, run.state.header
     return {
@@ -95,7 +95,7 @@ def facts_json(run: DescribedRun, totals: Totals, broken: Sequence[str] | None) 
     }
 
 
-def trial_json(state: RunState, trial: TrialState) -> shapes.RunTrial:
+def trial_json(state: RunState, trial: TrialState) -> shapes.RunTrialJson:
     """A trial, as it is at its best epoch."""
     best = trial.best
     return {
@@ -107,19 +107,19 @@ def trial_json(state: RunState, trial: TrialState) -> shapes.RunTrial:
         "unit_seconds": trial.seconds,
         "copy_of": trial.source,
         "clone_of": trial.clone_of,
-        **cast(shapes.Replicate, replicate_row(state, trial)),
+        **cast(shapes.ReplicateJson, replicate_row(state, trial)),
         "params": trial.params,
         "metrics": best.metrics if best else {},
         "error": error_json(trial.error),
     }
 
 
-def error_json(error: Evidence | None) -> shapes.Failure | None:
+def error_json(error: Evidence | None) -> shapes.FailureJson | None:
     """The failure of a trial, or null."""
-    return None if error is None else cast(shapes.Failure, error.to_json())
+    return None if error is None else cast(shapes.FailureJson, error.to_json())
 
 
-def totals_json(totals: Totals) -> shapes.ScheduleTotals:
+def totals_json(totals: Totals) -> shapes.ScheduleTotalsJson:
     """The schedule in numbers."""
     traffic = totals.traffic
     return {
@@ -138,7 +138,7 @@ def totals_json(totals: Totals) -> shapes.ScheduleTotals:
     }
 
 
-def compared_json(rows: Iterable[Mapping[Any, Any]]) -> list[shapes.ComparedRun]:
+def compared_json(rows: Iterable[Mapping[Any, Any]]) -> list[shapes.ComparedRunJson]:
     """Runs side by side, from the rows of ``hopyard.tune.comparing``."""
     return [
         {
@@ -159,7 +159,7 @@ def compared_json(rows: Iterable[Mapping[Any, Any]]) -> list[shapes.ComparedRun]
     ]
 
 
-def driver_json(held: Mapping[str, Any] | None) -> shapes.Driver | None:
+def driver_json(held: Mapping[str, Any] | None) -> shapes.DriverJson | None:
     """Who drives a run, or null."""
     return None if held is None else {"host": held.get("host"), "pid": held.get("pid")}
 

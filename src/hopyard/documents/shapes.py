@@ -28,14 +28,14 @@ How = Literal["added", "removed", "changed"]
 # Runs
 
 
-class Driver(TypedDict):
+class DriverJson(TypedDict):
     """The process that drives a run."""
 
     host: str | None
     pid: int | None
 
 
-class Failure(TypedDict):
+class FailureJson(TypedDict):
     """A failure on a worker."""
 
     kind: str
@@ -47,7 +47,7 @@ class Failure(TypedDict):
     phase: str
 
 
-class RunSummary(TypedDict):
+class RunSummaryJson(TypedDict):
     """A run of a list; one that cannot be read says why in ``error``, and has null in the rest."""
 
     run: str
@@ -57,13 +57,13 @@ class RunSummary(TypedDict):
     metric: str | None
     mode: Mode | None
     best: float | None
-    driver: Driver | None
+    driver: DriverJson | None
     driven_seconds: float | None
     unit_seconds: float | None
     error: str | None
 
 
-class Replicate(TypedDict, total=False):
+class ReplicateJson(TypedDict, total=False):
     """Of a run with replicates: the point of a trial, which of its replicates it is, and mean and spread of all."""
 
     point: int
@@ -72,7 +72,7 @@ class Replicate(TypedDict, total=False):
     spread: float | None
 
 
-class RunTrial(Replicate):
+class RunTrialJson(ReplicateJson):
     """A trial as it is at its best epoch."""
 
     trial: int
@@ -85,32 +85,32 @@ class RunTrial(Replicate):
     clone_of: int | None
     params: Named
     metrics: Mapping[str, float | None]
-    error: Failure | None
+    error: FailureJson | None
 
 
-class Pack(TypedDict):
+class PackJson(TypedDict):
     """How often so many trials have made a visit together."""
 
     trials: int
     visits: int
 
 
-class Alone(TypedDict):
+class AloneJson(TypedDict):
     """Trials that train with no other, and why."""
 
     trials: Sequence[int]
     why: str
 
 
-class ScheduleTotals(TypedDict):
+class ScheduleTotalsJson(TypedDict):
     """The schedule of a run in numbers."""
 
     units: int
     workers: int
     span_seconds: float
     busy: Share
-    packs: Sequence[Pack]
-    alone: Sequence[Alone]
+    packs: Sequence[PackJson]
+    alone: Sequence[AloneJson]
     hops: int
     states_read_bytes: int
     states_written_bytes: int
@@ -119,12 +119,12 @@ class ScheduleTotals(TypedDict):
     data_away_bytes: int | None
 
 
-class RunFacts(TypedDict):
+class RunFactsJson(TypedDict):
     """A run without its trials."""
 
     run: str
     status: str
-    driver: Driver | None
+    driver: DriverJson | None
     kind: str
     seed: int | None
     begun: datetime
@@ -135,18 +135,18 @@ class RunFacts(TypedDict):
     epochs: int | None
     partitions: int
     num_trials: int
-    schedule: ScheduleTotals
+    schedule: ScheduleTotalsJson
     broken_rules: Sequence[str] | None
-    error: Failure | None
+    error: FailureJson | None
 
 
-class DescribedRun(RunFacts):
+class DescribedRunJson(RunFactsJson):
     """A run with its trials, best first."""
 
-    trials: Sequence[RunTrial]
+    trials: Sequence[RunTrialJson]
 
 
-class ComparedRun(TypedDict):
+class ComparedRunJson(TypedDict):
     """A run beside others."""
 
     run: str
@@ -166,7 +166,7 @@ class ComparedRun(TypedDict):
 # Datasets
 
 
-class ColumnStatistics(TypedDict):
+class ColumnStatisticsJson(TypedDict):
     """Statistics of the finite elements of a column; ``distinct``: its different values, if they are few."""
 
     min: float | None
@@ -181,7 +181,7 @@ class ColumnStatistics(TypedDict):
 SplitName = Literal["train", "val"]
 
 
-class SchemaColumn(TypedDict):
+class SchemaColumnJson(TypedDict):
     """A column as its schema has it; ``shape``: of a row."""
 
     name: str
@@ -190,15 +190,15 @@ class SchemaColumn(TypedDict):
     shape: Sequence[int]
 
 
-class DataColumn(SchemaColumn):
+class DataColumnJson(SchemaColumnJson):
     """A column of a dataset; ``sorted``: how far the rows of files as they are are sorted by it."""
 
     read: Literal["mapped", "decoded"]
     sorted: Share
-    statistics: ColumnStatistics | None
+    statistics: ColumnStatisticsJson | None
 
 
-class DescribedSplit(TypedDict):
+class DescribedSplitJson(TypedDict):
     """A split of a dataset."""
 
     split: SplitName
@@ -213,27 +213,27 @@ class DescribedSplit(TypedDict):
     partitions: Mapping[str, int]
     cached_row_groups: int
     notes: Sequence[str]
-    columns: Sequence[DataColumn]
+    columns: Sequence[DataColumnJson]
 
 
 # Stockrooms
 
 
-class StagedThing(TypedDict):
+class StagedThingJson(TypedDict):
     """A thing that was written and waits for a commit."""
 
     path: str
     how: str
 
 
-class StagedElsewhere(TypedDict):
+class StagedElsewhereJson(TypedDict):
     """How many writes are staged upon another commit."""
 
     commit: str | None
     writes: int
 
 
-class RemoteBranch(TypedDict):
+class RemoteBranchJson(TypedDict):
     """How many commits a branch has more, and less, than its namesake here."""
 
     branch: str
@@ -241,7 +241,7 @@ class RemoteBranch(TypedDict):
     less: int
 
 
-class StockStatus(TypedDict):
+class StockStatusJson(TypedDict):
     """Where a stockroom is, and what is staged."""
 
     branch: str | None
@@ -250,13 +250,13 @@ class StockStatus(TypedDict):
     ahead: str | None
     detached: str | None
     why: str | None
-    staged: Sequence[StagedThing]
-    elsewhere: Sequence[StagedElsewhere]
-    remotes: Sequence[RemoteBranch]
+    staged: Sequence[StagedThingJson]
+    elsewhere: Sequence[StagedElsewhereJson]
+    remotes: Sequence[RemoteBranchJson]
     advice: Sequence[str]
 
 
-class Commit(TypedDict):
+class CommitJson(TypedDict):
     """A commit, with the branches and tags that are there; ``git``: what was checked out in git."""
 
     commit: str
@@ -268,7 +268,7 @@ class Commit(TypedDict):
     git: Named | None
 
 
-class ListedThing(TypedDict):
+class ListedThingJson(TypedDict):
     """A thing on a shelf."""
 
     path: str
@@ -277,14 +277,14 @@ class ListedThing(TypedDict):
     value_bytes: int | None
 
 
-class ChangedSample(TypedDict):
+class ChangedSampleJson(TypedDict):
     """A sample that differs, by its key: a number, a text, or an array of both."""
 
     key: Any
     how: How
 
 
-class TensorChange(TypedDict):
+class TensorChangeJson(TypedDict):
     """A tensor that differs, and how far it moved: Euclidean, and as a share of its norm."""
 
     path: str
@@ -293,14 +293,14 @@ class TensorChange(TypedDict):
     relative: float | None
 
 
-class ChangedValue(TypedDict):
+class ChangedValueJson(TypedDict):
     """A value that differs; null: there is none."""
 
     before: Any
     after: Any
 
 
-class ChangedFiles(TypedDict):
+class ChangedFilesJson(TypedDict):
     """Names of the files of a dataset that were added and removed, and what else has changed."""
 
     added: Sequence[str]
@@ -308,20 +308,20 @@ class ChangedFiles(TypedDict):
     changed: Sequence[str]
 
 
-class Difference(TypedDict):
+class DifferenceJson(TypedDict):
     """A thing that differs, and inside of it: samples, tensors, values, files."""
 
     path: str
     how: How
     before: str | None
     after: str | None
-    samples: Sequence[ChangedSample] | None
-    tensors: Sequence[TensorChange] | None
-    values: ChangedValue | None
-    files: ChangedFiles | None
+    samples: Sequence[ChangedSampleJson] | None
+    tensors: Sequence[TensorChangeJson] | None
+    values: ChangedValueJson | None
+    files: ChangedFilesJson | None
 
 
-class Spread(TypedDict):
+class SpreadJson(TypedDict):
     """Distribution of the finite elements of a tensor; ``zeros``: their share."""
 
     mean: float | None
@@ -335,47 +335,47 @@ class Spread(TypedDict):
     histogram: Sequence[int]
 
 
-class Tensor(TypedDict):
+class TensorJson(TypedDict):
     """A tensor of a model, and how far it moved since the version that it is compared with."""
 
     path: str
     dtype: str
     shape: Sequence[int]
     value_bytes: int
-    statistics: Spread | None
+    statistics: SpreadJson | None
     change: str | None
     moved: float | None
     relative: float | None
 
 
-class Model(TypedDict):
+class ModelJson(TypedDict):
     """A model of a stockroom."""
 
     path: str
     value_bytes: int
-    tensors: Sequence[Tensor]
+    tensors: Sequence[TensorJson]
 
 
 # Plans
 
 
-class TrialGroup(TypedDict):
+class TrialGroupJson(TypedDict):
     """Trials that train for so many units each."""
 
     num_trials: int
     units_each: int
 
 
-class Preview(TypedDict):
+class PreviewJson(TypedDict):
     """What a searcher would do."""
 
     unit: str
     num_trials: int
     units: int
-    groups: Sequence[TrialGroup]
+    groups: Sequence[TrialGroupJson]
 
 
-class Estimate(TypedDict):
+class EstimateJson(TypedDict):
     """What a search would take, done in one way."""
 
     way: str
@@ -387,8 +387,8 @@ class Estimate(TypedDict):
     bucket_requests: int
 
 
-class Plan(TypedDict):
+class PlanJson(TypedDict):
     """A preview, and estimates; null where there is none."""
 
-    searcher: Preview | None
-    estimates: Sequence[Estimate] | None
+    searcher: PreviewJson | None
+    estimates: Sequence[EstimateJson] | None

@@ -16,7 +16,7 @@ from hopyard.stockroom.models.describe import Spread, TensorFacts
 _KEYS = 10
 
 
-def model_json(path: str, facts: Sequence[TensorFacts]) -> shapes.Model:
+def model_json(path: str, facts: Sequence[TensorFacts]) -> shapes.ModelJson:
     """A model's tensors."""
     return {
         "path": path,
@@ -37,9 +37,9 @@ def model_json(path: str, facts: Sequence[TensorFacts]) -> shapes.Model:
     }
 
 
-def spread_json(spread: Spread | None) -> shapes.Spread | None:
+def spread_json(spread: Spread | None) -> shapes.SpreadJson | None:
     """The distribution of a tensor's elements, or null."""
-    return None if spread is None else cast(shapes.Spread, asdict(spread))
+    return None if spread is None else cast(shapes.SpreadJson, asdict(spread))
 
 
 def dataset_json(path: str, dataset: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from hopyard.stockroom.session.status import Status
 from hopyard.stockroom.views.shelf import ListedThing
 
 
-def status_json(status: Status) -> shapes.StockStatus:
+def status_json(status: Status) -> shapes.StockStatusJson:
     """Where a stockroom is, and what is staged."""
     return {
         "branch": status.branch,
@@ -41,7 +41,7 @@ def status_json(status: Status) -> shapes.StockStatus:
     }
 
 
-def commits_json(commits: Iterable[Commit], labels: Mapping[str, Sequence[str]]) -> list[shapes.Commit]:
+def commits_json(commits: Iterable[Commit], labels: Mapping[str, Sequence[str]]) -> list[shapes.CommitJson]:
     """Commits, with the branches and tags that are there."""
     return [
         {
@@ -66,12 +66,12 @@ def references_json(commits: Mapping[str, str], kind: str, own: str | None = Non
     ]
 
 
-def differences_json(differences: Iterable[Difference]) -> list[shapes.Difference]:
+def differences_json(differences: Iterable[Difference]) -> list[shapes.DifferenceJson]:
     """What differs, and inside of it: samples, tensors, values, files. Reads what differs."""
     return [_difference(each) for each in differences]
 
 
-def _difference(thing: Difference) -> shapes.Difference:
+def _difference(thing: Difference) -> shapes.DifferenceJson:
     kinds = {type(record) for record in (thing.before, thing.after) if record is not None}
     changed = thing.how == "changed"
     value = ValueRecord in kinds
@@ -90,11 +90,11 @@ def _difference(thing: Difference) -> shapes.Difference:
     }
 
 
-def _tensor(moved: MovedTensor) -> shapes.TensorChange:
+def _tensor(moved: MovedTensor) -> shapes.TensorChangeJson:
     return {"path": moved.path, "how": moved.how, "moved": moved.moved, "relative": moved.relative}
 
 
-def _files(thing: Difference) -> shapes.ChangedFiles | None:
+def _files(thing: Difference) -> shapes.ChangedFilesJson | None:
     files = thing.files
     if files is None:
         return None
@@ -105,7 +105,7 @@ def _files(thing: Difference) -> shapes.ChangedFiles | None:
     }
 
 
-def listed_json(things: Iterable[ListedThing]) -> list[shapes.ListedThing]:
+def listed_json(things: Iterable[ListedThing]) -> list[shapes.ListedThingJson]:
     """What is on the shelves."""
     return [
         {"path": each.path, "what": each.what, "count": each.count, "value_bytes": each.nbytes}

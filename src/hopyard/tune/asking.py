@@ -28,7 +28,7 @@ WAIT = threading.Event().wait
 
 
 @dataclass(frozen=True)
-class Answer:
+class Reply:
     """What came of a command, in words, and the driver's record of it; None: there is none so far."""
 
     said: str
@@ -48,7 +48,7 @@ def asked(
     patience: float = PATIENCE,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = WAIT,
-) -> Answer:
+) -> Reply:
     """Ask for ``command`` (see ``hopyard.hopper.control``), and wait until the driver has answered.
 
     Without a driver, an extension, a clone and the stop of a trial are kept until the run goes on, and for the rest
@@ -65,13 +65,13 @@ def asked(
     kept = what == "extend" or command.get("trial") is not None
     if held is None:
         if not kept:
-            return Answer(f"run {run_id} is not running, so there is nothing to {what}.")
+            return Reply(f"run {run_id} is not running, so there is nothing to {what}.")
         records = list(read_records(folder))
         check_header(records, f"run {run_id} in {folder.url}")
         state = read_state(records)
         nothing = _check(state, run_id, command)
         if nothing:
-            return Answer(nothing)
+            return Reply(nothing)
         if what == "clone":
             try:
                 more = _allowed(check_clone(folder, state, command)[1])
@@ -84,7 +84,7 @@ def asked(
         held = holder(folder)  # before looking: what a driver writes is there before it lets go
         for record in tail.new():
             if record.get("c") == number:
-                return Answer(_said(run_id, record), record)
+                return Reply(_said(run_id, record), record)
         if held is not None:
             wait(_LOOK_EVERY)
     if held is None:
@@ -92,7 +92,7 @@ def asked(
             "the command is kept until it goes on, by `hopyard run resume` or by starting its script again."
         )
         so = kept_words + more if kept else f"it has ended, so there is nothing to {what}."
-        return Answer(f"nobody drives run {run_id} now: {so}")
+        return Reply(f"nobody drives run {run_id} now: {so}")
     who = ", ".join(f"{name} {held[name]}" for name in ("host", "pid", "since") if name in held)
     raise RunError(
         f"the driver of run {run_id} ({who}) has not answered within {patience:g} s. It will {what} when it gets "

@@ -18,7 +18,7 @@ from hopyard.data.reports.summary import inspect
 from hopyard.data.reports.throughput import shuffle_quality
 from hopyard.data.schema import Column
 from hopyard.documents.data import summary_json
-from hopyard.documents.shapes import DescribedSplit
+from hopyard.documents.shapes import DescribedSplitJson
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.storage import Store
 from hopyard.web import shapes
@@ -73,7 +73,7 @@ class DataPages:
             ]
             for place, row in enumerate(rows)
         ]
-        columns: list[shapes.SampleColumn] = [
+        columns: list[shapes.SampleColumnJson] = [
             {
                 "name": column.name,
                 "type": str(column).removeprefix(f"{column.name}: "),
@@ -81,7 +81,7 @@ class DataPages:
             }
             for place, column in enumerate(dataset.schema)
         ]
-        document: shapes.Samples = {"columns": columns, "rows": cells, "first": first, "of": len(dataset)}
+        document: shapes.SamplesJson = {"columns": columns, "rows": cells, "first": first, "of": len(dataset)}
         return answer(document)
 
     def _at(self, request: Request) -> Store:
@@ -99,7 +99,7 @@ class DataPages:
         return place_of(self._places, request.path_params["place"]).store()
 
 
-def _described(store: Store, split: DescribedSplit) -> shapes.Split:
+def _described(store: Store, split: DescribedSplitJson) -> shapes.SplitJson:
     dataset = open_dataset(store, split["split"], nulls="mask" if split["notes"] else "error")
     quality = shuffle_quality(dataset, _QUALITY_BATCH)
     return {
@@ -157,7 +157,7 @@ def _cell(column: Column, value: Any, row: int) -> shapes.Cell:
     return shortened(str(value), _LONGEST_TEXT)
 
 
-def _image(column: Column, value: Any, row: int) -> shapes.Image | None:
+def _image(column: Column, value: Any, row: int) -> shapes.ImageJson | None:
     if column.kind not in ("tensor", "bytes"):
         return None
     try:

@@ -11,13 +11,13 @@ from typing import Any
 
 from hopyard.errors import HopyardError
 from hopyard.search.importance import importances
-from hopyard.web.shapes import Importances
+from hopyard.web.shapes import ImportancesJson
 
 Points = Sequence[tuple[dict[str, Any], float]]
 """Hyperparameters of trials, and their values; the smaller, the better."""
 
 
-def importance_json(points: Points) -> Importances:
+def importance_json(points: Points) -> ImportancesJson:
     """The importance of each hyperparameter, most important first; or why it cannot be told."""
     done = subprocess.run(
         [sys.executable, "-m", "hopyard.web.importance"],
@@ -25,11 +25,11 @@ def importance_json(points: Points) -> Importances:
         capture_output=True,
         check=True,
     )
-    document: Importances = json.loads(done.stdout)
+    document: ImportancesJson = json.loads(done.stdout)
     return document
 
 
-def told(points: Points) -> Importances:
+def told(points: Points) -> ImportancesJson:
     """The document, in this process."""
     try:
         found = importances([params for params, _ in points], [value for _, value in points])

@@ -19,6 +19,7 @@ _ABOUT = (
     "Later versions may add keys, and do not rename them. An error has a status above 399, and says what to do. The "
     "server listens on 127.0.0.1 and refuses names that are not its own, and other sites' pages, with status 403."
 )
+_SUFFIX = "Json"
 _SCHEMAS = "#/components/schemas/{model}"
 _WHOLE, _NUMBER, _TEXT = {"type": "integer", "minimum": 0}, {"type": "number"}, {"type": "string"}
 
@@ -73,25 +74,28 @@ _REVISION = "a commit, or the beginning of one, a branch, a tag, or `HEAD~1`"
 
 ADDRESSES = (
     Address("/api/openapi.json", "This document.", (dict[str, Any],)),
-    Address("/api/places", "What is shown: stores and stockrooms.", (shapes.Places,)),
-    Address("/api/runs", "The runs of all stores.", (shapes.RunList,)),
+    Address("/api/places", "What is shown: stores and stockrooms.", (shapes.PlacesJson,)),
+    Address("/api/runs", "The runs of all stores.", (shapes.RunListJson,)),
     Address(
         "/api/runs/events", "Runs as they change; the first event comes at once, and has all.",
-        events={"runs": shapes.RunListEvent},
+        events={"runs": shapes.RunListEventJson},
     ),
     Address(
-        "/api/runs/compare", "Runs side by side.", (list[documents.ComparedRun],),
+        "/api/runs/compare", "Runs side by side.", (list[documents.ComparedRunJson],),
         (Parameter("run", {"type": "array", "items": _TEXT}, "`PLACE/RUN`; once for each run, from 1 to 50", True),),
     ),
-    Address(_RUN, "A run with its trials, best first; or how far its journal is read.", (shapes.Run, shapes.Reading)),
+    Address(
+        _RUN, "A run with its trials, best first; or how far its journal is read.",
+        (shapes.RunJson, shapes.ReadingJson),
+    ),
     Address(
         f"{_RUN}/events", "A run as it goes on.",
         query=(
             Parameter("since", _WHOLE, "the `version` that is known; 0: none. The header `Last-Event-ID` says it, too"),
         ),
         events={
-            "changes": shapes.RunChanges, "message": shapes.Message, "end": shapes.End, "gone": shapes.Error,
-            "reading": shapes.ReadingShare,
+            "changes": shapes.RunChangesJson, "message": shapes.MessageJson, "end": shapes.EndJson,
+            "gone": shapes.ErrorJson, "reading": shapes.ReadingShareJson,
         },
     ),
     Address(
@@ -109,21 +113,21 @@ ADDRESSES = (
         ),
         bytes="Begins with HYS1; web.md has the layout.",
     ),
-    Address(f"{_RUN}/importance", "How much each hyperparameter explains.", (shapes.Importances,)),
-    Address(f"{_RUN}/trials/{{trial}}", "A trial with its history.", (shapes.TrialHistory,)),
+    Address(f"{_RUN}/importance", "How much each hyperparameter explains.", (shapes.ImportancesJson,)),
+    Address(f"{_RUN}/trials/{{trial}}", "A trial with its history.", (shapes.TrialHistoryJson,)),
     Address(
-        f"{_RUN}/logs", "What trials printed.", (shapes.Logs,),
+        f"{_RUN}/logs", "What trials printed.", (shapes.LogsJson,),
         (
             Parameter("trial", _WHOLE, "only its lines"),
             Parameter("after", {**_WHOLE, "default": 0}, "`next` of the answer before: lines after these"),
             Parameter("most", {"type": "integer", "minimum": 1, "maximum": 5000, "default": 500}, "so many lines"),
         ),
     ),
-    Address(f"{_RUN}/commands", "Steer a run.", (shapes.Said,), takes=shapes.Command, guarded=True),
-    Address(_DATA, "The datasets of a store.", (shapes.DatasetList,)),
-    Address(f"{_DATA}/describe", "The splits of a dataset.", (list[shapes.Split],), (_PATH,)),
+    Address(f"{_RUN}/commands", "Steer a run.", (shapes.SaidJson,), takes=shapes.CommandJson, guarded=True),
+    Address(_DATA, "The datasets of a store.", (shapes.DatasetListJson,)),
+    Address(f"{_DATA}/describe", "The splits of a dataset.", (list[shapes.SplitJson],), (_PATH,)),
     Address(
-        f"{_DATA}/samples", "Rows of a dataset.", (shapes.Samples,),
+        f"{_DATA}/samples", "Rows of a dataset.", (shapes.SamplesJson,),
         (
             _PATH,
             Parameter("split", {"enum": ["train", "val"], "default": "train"}, "of the dataset"),
@@ -131,9 +135,9 @@ ADDRESSES = (
             Parameter("count", {"type": "integer", "minimum": 1, "maximum": 200, "default": 20}, "so many rows"),
         ),
     ),
-    Address(_STOCK, "A stockroom: its branches, tags and shelves, and what is staged.", (shapes.Stock,)),
+    Address(_STOCK, "A stockroom: its branches, tags and shelves, and what is staged.", (shapes.StockJson,)),
     Address(
-        f"{_STOCK}/log", "Commits, the latest first.", (list[documents.Commit],),
+        f"{_STOCK}/log", "Commits, the latest first.", (list[documents.CommitJson],),
         (
             Parameter("from", _TEXT, f"{_REVISION}; none: where the stockroom is"),
             Parameter("all", {"enum": ["0", "1"], "default": "0"}, "1: of all branches"),
@@ -141,19 +145,19 @@ ADDRESSES = (
         ),
     ),
     Address(
-        f"{_STOCK}/diff", "What is staged, or what differs between two revisions.", (list[documents.Difference],),
+        f"{_STOCK}/diff", "What is staged, or what differs between two revisions.", (list[documents.DifferenceJson],),
         (Parameter("a", _TEXT, _REVISION), Parameter("b", _TEXT, _REVISION)),
     ),
-    Address(f"{_STOCK}/commit/{{revision}}", "A commit, and what came with it.", (shapes.CommitContents,)),
+    Address(f"{_STOCK}/commit/{{revision}}", "A commit, and what came with it.", (shapes.CommitContentsJson,)),
     Address(
-        f"{_STOCK}/model", "A model of a stockroom.", (documents.Model,),
+        f"{_STOCK}/model", "A model of a stockroom.", (documents.ModelJson,),
         (
             Parameter("path", _TEXT, "such as `model/resnet`", True),
             Parameter("revision", _TEXT, f"{_REVISION}; none: where the stockroom is"),
             Parameter("against", _TEXT, f"{_REVISION} to compare it with"),
         ),
     ),
-    Address("/api/plan", "What a search would cost.", (documents.Plan,), takes=shapes.PlanOptions),
+    Address("/api/plan", "What a search would cost.", (documents.PlanJson,), takes=shapes.PlanOptionsJson),
 )  # fmt: skip
 
 _PARTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -170,8 +174,10 @@ def openapi() -> dict[str, Any]:
     types = {f"{each!r}": each for each in _types()}
     adapters = [(name, "serialization", TypeAdapter(each)) for name, each in types.items()]
     made, rest = TypeAdapter.json_schemas(adapters, ref_template=_SCHEMAS)  # type: ignore[arg-type]
-    schemas = {name: schema for (name, _), schema in made.items()}
-    named = {name: _untitled(schema) for name, schema in rest["$defs"].items()}
+    schemas = {name: _renamed(schema) for (name, _), schema in made.items()}
+    named = {
+        name.removesuffix(_SUFFIX): _untitled(_renamed(schema)) for name, schema in rest["$defs"].items()
+    }
     return {
         "openapi": "3.1.0",
         "info": {"title": "Hopyard's dashboard", "version": __version__, "description": _ABOUT},
@@ -179,7 +185,10 @@ def openapi() -> dict[str, Any]:
         "components": {
             "schemas": named,
             "responses": {
-                "Error": {"description": "What is wrong.", "content": _json([schemas[f"{shapes.Error!r}"]])}
+                "Error": {
+                    "description": "What is wrong.",
+                    "content": _json([schemas[f"{shapes.ErrorJson!r}"]]),
+                }
             },
             "securitySchemes": {
                 "token": {
@@ -193,7 +202,7 @@ def openapi() -> dict[str, Any]:
 
 
 def _types() -> Iterator[Any]:
-    yield shapes.Error
+    yield shapes.ErrorJson
     for each in ADDRESSES:
         yield from each.gives
         yield from each.events.values()
@@ -239,6 +248,20 @@ def _answer(address: Address, schemas: Mapping[str, Any]) -> dict[str, Any]:
 
 def _json(schemas: list[Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}}
+
+
+def _renamed(schema: Any) -> Any:
+    """A schema that names itself and others as programs know them, without what tells them from classes here."""
+    if isinstance(schema, list):
+        return [_renamed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: each.removesuffix(_SUFFIX)
+        if name in ("$ref", "title") and isinstance(each, str)
+        else _renamed(each)
+        for name, each in schema.items()
+    }
 
 
 def _untitled(schema: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hopyard.errors import HopyardError, NotFoundError, UsageError
 from hopyard.stockroom.git import find
 from hopyard.storage import LocalStore, Store, open_store
 from hopyard.tune.listing import list_runs
-from hopyard.web.shapes import Place
+from hopyard.web.shapes import PlaceJson
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,6 @@ def place_of(places: Sequence[ShownPlace], number: int | str) -> ShownPlace:
     return known[str(number)]
 
 
-def place_json(place: ShownPlace) -> Place:
+def place_json(place: ShownPlace) -> PlaceJson:
     """A place, and why it cannot be looked at, if so."""
     return {"place": str(place.number), "url": place.url, "kind": place.kind, "error": place.problem()}

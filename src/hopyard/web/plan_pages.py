@@ -45,7 +45,7 @@ async def plan_answer(request: Request) -> Response:
     return answer(await run_in_threadpool(_planned, searcher, numbers))
 
 
-def _planned(searcher: dict[str, Any] | None, numbers: dict[str, float | None]) -> shapes.Plan:
+def _planned(searcher: dict[str, Any] | None, numbers: dict[str, float | None]) -> shapes.PlanJson:
     preview = None if searcher is None else preview_of(searcher)
     if preview is not None and numbers["workers"] is None:
         return plan_json(preview, None)

@@ -37,7 +37,7 @@ from hopyard.web.runs import (
     schedule_bytes,
     trial_detail_json,
 )
-from hopyard.web.shapes import RunItem
+from hopyard.web.shapes import RunItemJson
 from hopyard.web.watched import WatchedRun, WatchedRuns
 
 _LIST_SECONDS = 2.0
@@ -85,7 +85,7 @@ class RunPages:
     def _list(self, request: Request) -> Response:
         return answer({"runs": list(self._rows())})
 
-    def _rows(self) -> Iterator[RunItem]:
+    def _rows(self) -> Iterator[RunItemJson]:
         for place in self._places:
             if place.kind == "store":
                 try:

@@ -19,7 +19,7 @@ from hopyard.web import shapes
 from hopyard.web.watched import WatchedRun
 
 
-def listed_json(place: int, run_id: str, found: RunSummary | WatchedRun | StorageError) -> shapes.RunItem:
+def listed_json(place: int, run_id: str, found: RunSummary | WatchedRun | StorageError) -> shapes.RunItemJson:
     """A run of the list: as ``hopyard run list --json`` has it, with its place and progress."""
     if isinstance(found, StorageError):
         return {
@@ -63,7 +63,7 @@ def progress_of(state: RunState) -> float | None:
     return min(done / (planned * state.replicates + clones), 1.0)
 
 
-def described_json(run: WatchedRun) -> shapes.Run:
+def described_json(run: WatchedRun) -> shapes.RunJson:
     """A run: as ``hopyard run describe --json`` has it, with what the page needs beside."""
     state, totals, broken = run.state, run.totals(), run.broken_rules()
     about = state.header.get("experiment")
@@ -81,7 +81,7 @@ def described_json(run: WatchedRun) -> shapes.Run:
     }
 
 
-def _experiment(about: dict[str, Any]) -> shapes.Experiment:
+def _experiment(about: dict[str, Any]) -> shapes.ExperimentJson:
     config = about["config"]
     return {
         "name": config.get("name"),
@@ -92,7 +92,7 @@ def _experiment(about: dict[str, Any]) -> shapes.Experiment:
     }
 
 
-def reading_json(run: WatchedRun, share: float) -> shapes.Reading:
+def reading_json(run: WatchedRun, share: float) -> shapes.ReadingJson:
     """A run whose journal is still read."""
     return {"run": run.run_id, "version": 0, "reading": share, "trials": []}
 
@@ -105,11 +105,11 @@ def metrics_of(state: RunState) -> list[str]:
     return list(names)
 
 
-def _row(run: WatchedRun, trial: TrialState) -> shapes.Trial:
+def _row(run: WatchedRun, trial: TrialState) -> shapes.TrialJson:
     return {**trial_json(run.state, trial), "stopped": run.stopped_by(trial)}
 
 
-def trial_detail_json(run: WatchedRun, number: int) -> shapes.TrialHistory:
+def trial_detail_json(run: WatchedRun, number: int) -> shapes.TrialHistoryJson:
     """A trial with its history.
 
     Raises:
@@ -136,11 +136,11 @@ def points_of(run: WatchedRun) -> list[tuple[dict[str, Any], float]]:
     return [(flat_params(each.params), smaller(each.best.value)) for each in trials if each.best is not None]
 
 
-def changes_json(run: WatchedRun, version: int, sent: dict[int, int]) -> shapes.RunChanges:
+def changes_json(run: WatchedRun, version: int, sent: dict[int, int]) -> shapes.RunChangesJson:
     """What has changed since ``version``; ``sent`` counts the validations of each trial that were told already, and is
     brought up to date."""
     state = run.state
-    points: dict[str, shapes.Points] = {}
+    points: dict[str, shapes.PointsJson] = {}
     changed = run.changed_since(version)
     for trial in changed:
         told, now = sent.get(trial.number, 0), len(trial.ended_at)

@@ -10,30 +10,30 @@ from typing import Any, Literal, Required
 from typing_extensions import TypedDict
 
 from hopyard.documents.shapes import (
-    Commit,
-    DescribedSplit,
-    Driver,
-    Failure,
-    ListedThing,
+    CommitJson,
+    DescribedSplitJson,
+    DriverJson,
+    FailureJson,
+    ListedThingJson,
     Named,
-    RunFacts,
-    RunSummary,
-    RunTrial,
+    RunFactsJson,
+    RunSummaryJson,
+    RunTrialJson,
     Share,
-    StockStatus,
+    StockStatusJson,
 )
 
 Measured = Mapping[str, Sequence[float | None]]
 """Values of metrics, one for each validation."""
 
 
-class Error(TypedDict):
+class ErrorJson(TypedDict):
     """What is wrong, and what to do next."""
 
     error: str
 
 
-class Place(TypedDict):
+class PlaceJson(TypedDict):
     """A store or a stockroom; ``error``: why it cannot be looked at now."""
 
     place: str
@@ -42,18 +42,18 @@ class Place(TypedDict):
     error: str | None
 
 
-class Places(TypedDict):
+class PlacesJson(TypedDict):
     """What is shown, and whether runs can be steered."""
 
     version: str
     control: bool
-    places: Sequence[Place]
+    places: Sequence[PlaceJson]
 
 
 # Runs
 
 
-class RunItem(RunSummary):
+class RunItemJson(RunSummaryJson):
     """A run of the list."""
 
     place: str
@@ -63,33 +63,33 @@ class RunItem(RunSummary):
     progress: Share
 
 
-class RunList(TypedDict):
+class RunListJson(TypedDict):
     """The runs of all stores."""
 
-    runs: Sequence[RunItem]
+    runs: Sequence[RunItemJson]
 
 
-class GoneRun(TypedDict):
+class GoneRunJson(TypedDict):
     """A run that is no longer there."""
 
     place: str
     run: str
 
 
-class RunListEvent(TypedDict):
+class RunListEventJson(TypedDict):
     """Runs that have changed, and those that are gone."""
 
-    runs: Sequence[RunItem]
-    gone: Sequence[GoneRun]
+    runs: Sequence[RunItemJson]
+    gone: Sequence[GoneRunJson]
 
 
-class Trial(RunTrial):
+class TrialJson(RunTrialJson):
     """A trial of a run; ``stopped``: by whom."""
 
     stopped: str | None
 
 
-class Experiment(TypedDict):
+class ExperimentJson(TypedDict):
     """The experiment that a run is."""
 
     name: str | None
@@ -99,10 +99,10 @@ class Experiment(TypedDict):
     length: Any
 
 
-class Run(RunFacts):
+class RunJson(RunFactsJson):
     """A run with its trials, best first; ``version``: number of the records that it is made from."""
 
-    trials: Sequence[Trial]
+    trials: Sequence[TrialJson]
     version: int
     reading: None
     settings: Named
@@ -110,19 +110,19 @@ class Run(RunFacts):
     output: str | None
     progress: Share
     driven_seconds: float
-    experiment: Experiment | None
+    experiment: ExperimentJson | None
 
 
-class Reading(TypedDict):
+class ReadingJson(TypedDict):
     """A run whose journal is still read, and the share of it that is: ask again."""
 
     run: str
     version: Literal[0]
     reading: float
-    trials: Sequence[Trial]
+    trials: Sequence[TrialJson]
 
 
-class Points(TypedDict):
+class PointsJson(TypedDict):
     """Validations of a trial: after which epoch, when, and with which values."""
 
     epoch: Sequence[float]
@@ -130,40 +130,40 @@ class Points(TypedDict):
     metrics: Measured
 
 
-class RunChanges(TypedDict):
+class RunChangesJson(TypedDict):
     """What has changed in a run; ``points``: new validations, by numbers of trials."""
 
     version: int
     status: str
-    driver: Driver | None
+    driver: DriverJson | None
     num_trials: int
     best_trial: int | None
     progress: Share
     driven_seconds: float
-    error: Failure | None
-    trials: Sequence[Trial]
-    points: Mapping[str, Points]
+    error: FailureJson | None
+    trials: Sequence[TrialJson]
+    points: Mapping[str, PointsJson]
 
 
-class Message(TypedDict):
+class MessageJson(TypedDict):
     """Something that happened in a run."""
 
     text: str
 
 
-class End(TypedDict):
+class EndJson(TypedDict):
     """A run has ended."""
 
     status: str
 
 
-class ReadingShare(TypedDict):
+class ReadingShareJson(TypedDict):
     """The share of a run's journal that is read."""
 
     share: float
 
 
-class TrialHistory(Trial):
+class TrialHistoryJson(TrialJson):
     """A trial with its validations."""
 
     history: Measured
@@ -171,21 +171,21 @@ class TrialHistory(Trial):
     seconds: Sequence[float]
 
 
-class Importance(TypedDict):
+class ImportanceJson(TypedDict):
     """How much of the differences between trials a hyperparameter explains."""
 
     name: str
     importance: float
 
 
-class Importances(TypedDict):
+class ImportancesJson(TypedDict):
     """Hyperparameters, most important first; or why that cannot be told."""
 
-    importances: Sequence[Importance]
+    importances: Sequence[ImportanceJson]
     error: str | None
 
 
-class LogLine(TypedDict):
+class LogLineJson(TypedDict):
     """A line that a trial printed, or of the traceback of its failure."""
 
     time: datetime | None
@@ -195,14 +195,14 @@ class LogLine(TypedDict):
     text: str
 
 
-class Logs(TypedDict):
+class LogsJson(TypedDict):
     """Lines, and ``after`` for the next request."""
 
-    lines: Sequence[LogLine]
+    lines: Sequence[LogLineJson]
     next: int
 
 
-class Said(TypedDict):
+class SaidJson(TypedDict):
     """What became of a command, in words."""
 
     said: str
@@ -211,35 +211,35 @@ class Said(TypedDict):
 # Datasets
 
 
-class ListedDataset(TypedDict):
+class ListedDatasetJson(TypedDict):
     """A dataset of a store; or, with no path, what was found and cannot be read."""
 
     path: str
     error: str | None
 
 
-class DatasetList(TypedDict):
+class DatasetListJson(TypedDict):
     """The datasets of a store."""
 
-    datasets: Sequence[ListedDataset]
+    datasets: Sequence[ListedDatasetJson]
 
 
-class OrderQuality(TypedDict):
+class OrderQualityJson(TypedDict):
     """How far batches of the shuffled order are from independent draws: 1 is a true permutation, more is worse."""
 
     batch_size: int
     ratio: float
 
 
-class Split(DescribedSplit):
+class SplitJson(DescribedSplitJson):
     """A split of a dataset; ``places``: hosts that have the bytes of each file."""
 
     row_group_rows: Sequence[int]
     places: Sequence[Sequence[str]] | None
-    order_quality: OrderQuality | None
+    order_quality: OrderQualityJson | None
 
 
-class SampleColumn(TypedDict):
+class SampleColumnJson(TypedDict):
     """A column of shown rows."""
 
     name: str
@@ -247,13 +247,13 @@ class SampleColumn(TypedDict):
     shown: Literal["text", "number", "image", "tensor"]
 
 
-class Image(TypedDict):
+class ImageJson(TypedDict):
     """An image as a ``data:`` address."""
 
     image: str
 
 
-class TensorCell(TypedDict):
+class TensorCellJson(TypedDict):
     """A tensor in words, its first elements, and the bounds of the finite ones."""
 
     tensor: str
@@ -262,13 +262,13 @@ class TensorCell(TypedDict):
     max: float | None
 
 
-Cell = Image | TensorCell | str | float | bool | None
+Cell = ImageJson | TensorCellJson | str | float | bool | None
 
 
-class Samples(TypedDict):
+class SamplesJson(TypedDict):
     """Rows of a split from ``first`` on, ``of`` so many."""
 
-    columns: Sequence[SampleColumn]
+    columns: Sequence[SampleColumnJson]
     rows: Sequence[Sequence[Cell]]
     first: int
     of: int
@@ -277,7 +277,7 @@ class Samples(TypedDict):
 # Stockrooms
 
 
-class Branch(TypedDict):
+class BranchJson(TypedDict):
     """A branch, and whether this is on it."""
 
     branch: str
@@ -285,28 +285,28 @@ class Branch(TypedDict):
     current: bool
 
 
-class Tag(TypedDict):
+class TagJson(TypedDict):
     """A tag."""
 
     tag: str
     commit: str
 
 
-class Stock(TypedDict):
+class StockJson(TypedDict):
     """A stockroom; ``status`` is null while git merges, and ``merging`` says so."""
 
-    status: StockStatus | None
-    branches: Sequence[Branch]
-    tags: Sequence[Tag]
-    things: Sequence[ListedThing]
+    status: StockStatusJson | None
+    branches: Sequence[BranchJson]
+    tags: Sequence[TagJson]
+    things: Sequence[ListedThingJson]
     merging: str | None
 
 
-class CommitContents(TypedDict):
+class CommitContentsJson(TypedDict):
     """A commit: what is on the shelves, the models and runs that came with it, and how to reproduce these."""
 
-    commit: Commit
-    things: Sequence[ListedThing]
+    commit: CommitJson
+    things: Sequence[ListedThingJson]
     models: Sequence[str]
     runs: Sequence[str]
     reproduce: str | None
@@ -315,7 +315,7 @@ class CommitContents(TypedDict):
 # What is sent
 
 
-class Command(TypedDict, total=False):
+class CommandJson(TypedDict, total=False):
     """A command to a run; ``trial``: of stop and clone; the numbers: of extend; ``params`` that are changed, and
     whether it begins with the ``weights`` of the other: of clone."""
 
@@ -327,7 +327,7 @@ class Command(TypedDict, total=False):
     num_epochs: int | None
 
 
-class PlanOptions(TypedDict, total=False):
+class PlanOptionsJson(TypedDict, total=False):
     """Options of a plan, as of ``hopyard plan``; ``searcher``: the configuration of one."""
 
     searcher: Named | None

@@ -102,5 +102,5 @@ class StockPages:
         return place_of(self._places, request.path_params["place"]).stockroom()
 
 
-def _things(shown: Shelves) -> list[shapes.ListedThing]:
+def _things(shown: Shelves) -> list[shapes.ListedThingJson]:
     return listed_json(list_shelves(shown, None))
