@@ -6,11 +6,12 @@ import datetime
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
+from hopyard import tune
 from hopyard.cli import run_commands, run_results
 from hopyard.cli.run_stores import RunId, StorePath, open_existing
 from hopyard.cli.terminal import JsonOption, console, say, show_json
@@ -20,7 +21,6 @@ from hopyard.hopper.history import Totals, committed_units, rules_broken_by, tot
 from hopyard.hopper.journal import holder, read_records
 from hopyard.hopper.state import TrialState
 from hopyard.storage import Store
-from hopyard.tune import Run, list_runs
 from hopyard.tune.asking import more_is_asked
 from hopyard.tune.describing import (
     describe_epochs,
@@ -32,9 +32,12 @@ from hopyard.tune.describing import (
     describe_state,
     is_function,
 )
-from hopyard.tune.listing import RunSummary, find_run, summary
+from hopyard.tune.listing import RunSummary, find_run, list_runs, summary
 from hopyard.tune.rows import epochs_of, replicate_row
 from hopyard.wording import counted
+
+if TYPE_CHECKING:
+    from hopyard.tune import Run
 
 _MOST = 20
 _DRIVEN = ("running", "paused", "waits for its store")
@@ -102,7 +105,7 @@ def looked_at(folder: Store, run_id: str) -> tuple[Run, Totals, list[str]]:
     """A run, its totals, and the rules that its schedule breaks."""
     held = holder(folder)  # before reading: what a driver writes is there before it lets go
     records = list(read_records(folder))  # once: they may be many
-    run = Run(folder, run_id, records, held)
+    run = tune.Run(folder, run_id, records, held)
     units = committed_units(records)
     return run, totals_of(units), rules_broken_by(units, run.state.layout)
 

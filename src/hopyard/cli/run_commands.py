@@ -7,10 +7,11 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hopyard import tune
 from hopyard.cli.run_lines import RunLines
 from hopyard.cli.run_stores import RunId, StorePath, open_existing
 from hopyard.cli.terminal import JsonLinesOption, JsonOption, complain, console, say, show_json
@@ -18,13 +19,14 @@ from hopyard.errors import NotFoundError, RunHeldError, RunInterruptedError, Usa
 from hopyard.hopper.notice import SIGNALS
 from hopyard.hopper.state import ENDED
 from hopyard.storage import Store
-from hopyard.tune import Run, open_run
-from hopyard.tune.asking import ask, asked
+from hopyard.tune.asking import RESUMED_RUN, TAKEN_OVER_RUN, ask, asked
 from hopyard.tune.describing import describe_holder
-from hopyard.tune.launch import RESUMED_RUN, TAKEN_OVER_RUN
 from hopyard.tune.listing import find_run
 from hopyard.tune.progress import ProgressDisplay
 from hopyard.tune.watching import status, watch
+
+if TYPE_CHECKING:
+    from hopyard.tune import Run
 
 
 def add_to(app: typer.Typer) -> None:
@@ -140,7 +142,7 @@ def resume(
 ) -> None:
     """Continue a run: one that is paused goes on; else the command that began it is started again, where it was."""
     opened = open_existing(store)
-    run = open_run(opened, run_id)
+    run = tune.open_run(opened, run_id)
     if "experiment" in run.state.header:  # whose configuration and code are in the store
         from hopyard.cli.experiment_commands import resume as resume_experiment  # takes long to import
 
@@ -159,7 +161,7 @@ def resume(
         say(f"run {run_id} is finished; see `hopyard run describe {store} {run_id}`.")
         return
     _start_again(run, take_over)
-    after = open_run(opened, run_id)
+    after = tune.open_run(opened, run_id)
     if after.status == "interrupted" or after.state.sessions == run.state.sessions:
         raise RunInterruptedError(
             f"the command ended, but run {run_id} is still {after.status} after {after.state.so_far}: "

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
+from hopyard import tune
 from hopyard.cli.run_stores import RunId, StorePath, open_existing
 from hopyard.cli.terminal import JsonOption, console, say, show_json
 from hopyard.documents.runs import compared_json
-from hopyard.tune import Run, open_run
 from hopyard.tune.comparing import compared_rows
 from hopyard.tune.describing import describe_epochs, describe_number, describe_params
+
+if TYPE_CHECKING:
+    from hopyard.tune import Run
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,7 +32,7 @@ def compare_command(
 ) -> None:
     """Show runs side by side: what they came to, and the settings in which they differ."""
     opened = open_existing(store)
-    show_compared([open_run(opened, run_id) for run_id in run_ids], as_json)
+    show_compared([tune.open_run(opened, run_id) for run_id in run_ids], as_json)
 
 
 def show_compared(runs: Sequence[Run], as_json: bool) -> None:
@@ -75,6 +78,6 @@ def export(
     name: Annotated[str | None, typer.Option(help="Of the study, or of the MLflow experiment.")] = None,
 ) -> None:
     """Write a run to a file, to MLflow, or to an Optuna study."""
-    run = open_run(open_existing(store), run_id)
+    run = tune.open_run(open_existing(store), run_id)
     run.export(target, history=history, overwrite=overwrite, name=name)
     say(f"run {run_id} is exported to {target}")

@@ -26,6 +26,11 @@ _LOOK_EVERY = 0.1
 WAIT = threading.Event().wait
 """Of an event that nobody sets: other processes cannot."""
 
+RESUMED_RUN = "HOPYARD_RESUMED_RUN"
+"""Environment variable by which `hopyard run resume` says which run is meant: ``fresh=True`` goes on with it."""
+TAKEN_OVER_RUN = "HOPYARD_TAKEN_OVER_RUN"
+"""Environment variable by which `hopyard run resume --take-over` says which run is to be taken over."""
+
 
 @dataclass(frozen=True)
 class Reply:

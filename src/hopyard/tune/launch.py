@@ -41,7 +41,7 @@ from hopyard.storage.format import format_header
 from hopyard.training import Program, check_schedule, save_program
 from hopyard.training.not_finite import undefined_metrics
 from hopyard.tune.arguments import MOST_PARTITIONS, Arguments, default_partitions, find_metric, metric_of
-from hopyard.tune.asking import more_is_asked
+from hopyard.tune.asking import RESUMED_RUN, TAKEN_OVER_RUN, more_is_asked
 from hopyard.tune.checking import check_first_trials, check_travels
 from hopyard.tune.differences import what_differs
 from hopyard.tune.environment import command, environment, environment_changes
@@ -69,10 +69,6 @@ CHECKED_ROWS = 256
 _NAMED = 10
 MOST_TOGETHER = 16
 """Trials that make a visit together, at most."""
-RESUMED_RUN = "HOPYARD_RESUMED_RUN"
-"""Environment variable by which `hopyard run resume` says which run is meant: ``fresh=True`` goes on with it."""
-TAKEN_OVER_RUN = "HOPYARD_TAKEN_OVER_RUN"
-"""Environment variable by which `hopyard run resume --take-over` says which run is to be taken over."""
 
 
 class Launch:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopyard.errors import HopyardError
 from hopyard.hopper.state import RunState, TrialState
@@ -15,9 +15,11 @@ from hopyard.markup import Html, join, tag
 from hopyard.tune.callbacks import flat_params
 from hopyard.tune.describing import describe_epochs, describe_mean, describe_number, describe_state
 from hopyard.tune.pictures import colours_of, curves, schedule
-from hopyard.tune.predicting.saved import ModelInfo
 from hopyard.tune.rows import RecordedRun, Row, epochs_of, replicate_row
 from hopyard.wording import counted, shortened
+
+if TYPE_CHECKING:
+    from hopyard.tune.predicting.saved import ModelInfo
 
 MOST_TRIALS = 10
 MOST_FAILURES = 3

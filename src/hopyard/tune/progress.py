@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from hopyard.backend import Backend
-from hopyard.data.preparing.request import Watch
 from hopyard.data.progress import SELDOM, RowProgress
 from hopyard.errors import Evidence
 from hopyard.hopper.state import JournalRecord, RunState, TrialState
@@ -35,6 +33,10 @@ from hopyard.tune.describing import (
 from hopyard.tune.live import LiveOutput
 from hopyard.tune.pages import progress_html
 from hopyard.wording import counted, visible
+
+if TYPE_CHECKING:
+    from hopyard.backend import Backend
+    from hopyard.data.preparing.request import Watch
 
 MOST_ROWS = 24
 _COLOURS = {"running": "cyan", "waiting": "blue", "completed": "green", "stopped": "yellow", "failed": "red"}
