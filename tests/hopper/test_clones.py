@@ -386,6 +386,14 @@ def test_values_outside_of_the_space_are_allowed_with_a_word(given: dict[str, An
     assert outside == [said]
 
 
+def test_a_part_of_what_is_changed_is_named_too() -> None:
+    space = {"net": hp_choice([{"a": hp_uniform(0, 1)}, {"b": hp_uniform(0, 1)}])}
+    command = {"do": "clone", "trial": 0, "params": {"net": {"b": 0.2}, "net.b": 0.3}}
+    changes, outside = check_clone(*described(space, {"net": {"a": 0.1}}), command)
+    assert (changes, outside) == ({"net": {"b": 0.2}, "net.b": 0.3}, [])
+    assert with_changes({"net": {"a": 0.1}}, changes) == {"net": {"b": 0.3}}
+
+
 @pytest.mark.parametrize(
     ("command", "text"),
     [

@@ -159,6 +159,20 @@ def test_an_optuna_study_has_the_trials_of_the_run(run: Run, tmp_path: Path) -> 
     storage.engine.dispose()
 
 
+def test_a_trial_outside_of_the_space_has_its_point_in_attributes(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(run.state.trials[0].params, "lr", 1e9)  # as a clone may have it
+    url = f"sqlite:///{tmp_path}/study.db"
+    run.export(url)
+    storage = optuna.storages.RDBStorage(url)
+    first, second, *_ = optuna.load_study(study_name="study", storage=storage).get_trials()
+    assert (first.params, first.user_attrs["params/lr"]) == ({}, 1e9)
+    assert second.params["lr"] == run.state.trials[1].params["lr"]
+    storage.remove_session()
+    storage.engine.dispose()
+
+
 def test_a_study_that_fails_half_way_is_taken_back(run: Run, monkeypatch: Any) -> None:
     storage = optuna.storages.InMemoryStorage()
     whole = storage.create_new_trial

@@ -7,8 +7,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.web.conftest import RUN, rows, search
 
+from hopyard.errors import CorruptError, StorageError
 from hopyard.hopper.journal import Journal, read_records
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.storage.wrappers import CountingStore, ReadOnlyStore
@@ -92,3 +94,49 @@ def test_a_look_is_four_small_requests_and_writes_nothing(place: Path) -> None:
     run.refresh()
     assert run.count == len(records)
     journal.close()
+
+
+@pytest.mark.parametrize("more", [0, 1, 5])
+def test_a_run_that_is_begun_anew_while_it_is_looked_at_is_not_taken_for_the_old_one(
+    place: Path, more: int
+) -> None:
+    records = list(read_records(LocalStore(place).runs.at(RUN)))[:-1]
+    store, now = MemoryStore(), [0.0]
+
+    def written(created: float, count: int) -> Journal:
+        journal = Journal(store.runs.at(RUN))
+        for record in records[:count]:
+            journal.append(record | ({"created": created} if record["r"] == "run" else {}))
+            journal.flush()
+        return journal
+
+    old = written(1.0, 4)
+    run = WatchedRun(store, RUN, 0.5, lambda: now[0])
+    run.refresh()
+    old.close()
+    for entry in list(store.runs.at(RUN).list()):
+        store.runs.at(RUN).delete(entry.name)
+    journal = written(2.0, 2 + more)
+    now[0] += 1
+    with pytest.raises(
+        StorageError, match=f"run {RUN} was begun anew since it was looked at. Open it again."
+    ):
+        run.refresh()
+    assert run.is_replaced()
+    journal.close()
+
+
+def test_a_record_that_does_not_follow_is_told_at_each_look(place: Path) -> None:
+    store = MemoryStore()
+    journal = Journal(store.runs.at(RUN))
+    for record in list(read_records(LocalStore(place).runs.at(RUN)))[:3]:
+        journal.append(record)
+    journal.append({"r": "end", "t": 77, "status": "completed"})
+    journal.close()
+    run = WatchedRun(store, RUN, 0.0)
+    assert run.is_read()
+    for _ in range(2):
+        with pytest.raises(
+            CorruptError, match=r"record 4 of the journal of run grid in .* does not follow .*KeyError\(77\)"
+        ):
+            run.refresh()

@@ -81,14 +81,14 @@ def check_clone(
         )
     donor = state.trials[trial]
     given = command.get("params") or {}
-    with_changes(donor.params, given)
+    changed = with_changes(donor.params, {})
     recorded = state.header["settings"].get("search_space")
     space = None if recorded is None else space_of(recorded)
     changes, outside = {}, []
     for name, value in given.items():
-        path = _path_of(donor.params, name)
-        assert path is not None
-        parts = list(_parts(space, path))
+        path = _path_of(changed, name)
+        changed = with_changes(changed, {name: value})
+        parts = list(_parts(space, path or ()))
         changes[name], is_inside = _taken(name, value, parts)
         if parts and not is_inside:
             outside.append(f"{name}={brief(value)} lies outside of {' or '.join(map(_said, parts))}")

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -41,7 +42,7 @@ def _is_total(value: Any) -> bool:
 
 
 def _is_changes(value: Any) -> bool:
-    return isinstance(value, dict) and all(name and _is_json(each) for name, each in value.items())
+    return isinstance(value, dict) and all(value) and _is_json(value)
 
 
 def _is_json(value: Any) -> bool:
@@ -52,7 +53,9 @@ def _is_json(value: Any) -> bool:
             return all(map(_is_json, value))
         case float():
             return math.isfinite(value)
-    return value is None or isinstance(value, str | bool | int)
+        case int():
+            return abs(value) <= sys.float_info.max
+    return value is None or isinstance(value, str)
 
 
 def _is_flag(value: Any) -> bool:

@@ -663,8 +663,11 @@ class Hopper:
                 raise UsageError(
                     f"trial {trial} may be taken back as long as all fail. Ask again once a unit is done"
                 )
-        except UsageError as error:
-            self._refuse(number, command, str(error))
+        except StorageError:
+            raise
+        except Exception as error:  # what a user has written never ends the run, now and whenever it goes on
+            said = str(error) if isinstance(error, UsageError) else f"it cannot be checked: {error!r}"
+            self._refuse(number, command, said)
             return
         begun = self._decisions.next_numbers(len(donors_of(self._state, trial)))
         more = {"outside": outside} if outside else {}

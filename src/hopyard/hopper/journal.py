@@ -122,6 +122,11 @@ class JournalFollower:
         """The share of the records that is read, 0 to 1, as far as the last listing knows."""
         return self._segments.last / self._segments.highest if self._segments.highest else 0.0
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether more was read than there is: the run was begun anew since."""
+        return self._segments.highest < self._segments.last
+
     def records(self) -> Iterator[JournalRecord]:
         """The records since the last call, one by one; to be read to their end."""
         for body in self._segments.read():

@@ -125,9 +125,9 @@ class Segments:
             except (
                 _MissingError
             ) as missing:  # it was merged since the listing, unless a second one shows the same
-                listing, before = self._list(), listing
                 if listing == before:
                     self._raise_torn(listing, missing.number)
+                listing, before = self._list(), listing
 
     def _nearest(self, listing: _Listing, number: int, step: int) -> bytes:
         """The records of the nearest segment from a number on that has any; of a damaged last one there are none."""

@@ -12,6 +12,7 @@ from typing import Any
 from hopyard.errors import SpaceError, UsageError
 from hopyard.hopper.state import RunState, TrialState
 from hopyard.search.optuna import chosen, name_in, quiet
+from hopyard.search.points import check_point
 from hopyard.search.spaces import Choice, Continuous, Quantized, space_json, space_of
 from hopyard.tune.callbacks import flat_params
 from hopyard.tune.rows import RecordedRun, epochs_of
@@ -100,8 +101,9 @@ def _frozen(state: RunState, trial: TrialState, space: Any) -> optuna.trial.Froz
         },
     }
     try:
+        check_point(space, trial.params)
         params = _params(space, trial.params, "")
-    except SpaceError:  # perturbed beyond the space
+    except SpaceError:  # perturbed, or cloned, beyond the space
         params, attributes = {}, attributes | flat_params({"params": trial.params})
     status = _STATES[trial.status]
     if trial.best is None and status.is_finished():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -94,10 +95,12 @@ class RunPages:
                 except StorageError:
                     continue  # the list of places says so
                 for run_id in run_ids:
-                    yield listed_json(place.number, run_id, self._found(place, store, run_id))
+                    found = self._found(place, store, run_id)
+                    with found.lock if isinstance(found, WatchedRun) else contextlib.nullcontext():
+                        yield listed_json(place.number, run_id, found)
 
     def _found(self, place: ShownPlace, store: Store, run_id: str) -> RunSummary | WatchedRun | StorageError:
-        key = (place.number, run_id)
+        key, run = (place.number, run_id), None
         try:
             folder = store.runs.at(run_id)
             held = holder(folder)
@@ -116,6 +119,9 @@ class RunPages:
             run.refresh()
             return run
         except StorageError as error:
+            with contextlib.suppress(StorageError):
+                if run is not None and run.is_replaced():
+                    self._watched.forget(*key)
             return error
 
     async def _list_events(self, request: Request) -> Response:

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from hopyard.errors import HopyardError, StorageError
+from hopyard.errors import CorruptError, HopyardError, StorageError
 from hopyard.hopper.history import Summing, Totals, UnitFollower
 from hopyard.hopper.journal import JournalFollower, holder, read_records
 from hopyard.hopper.state import JournalRecord, RunState, TrialState
@@ -63,6 +63,7 @@ class WatchedRun:
         self._follower = JournalFollower(self._folder)
         self._looked = -float("inf")
         self._failed: StorageError | None = None
+        self._driver: str | None = None
         self._starting = threading.Lock()
         self._reader: threading.Thread | None = None
         self.state: RunState = RunState()
@@ -124,12 +125,18 @@ class WatchedRun:
                 return
             before = self.count
             held = holder(self._folder)  # before reading: what a driver writes is there before it lets go
+            driver = None if held is None else held.get("driver")
+            if driver not in (None, self._driver) and self.is_replaced():
+                raise self._replaced()
             for record in self._follower.records():
                 try:
                     self._take(record)
-                except StorageError as error:
-                    self._failed = error  # the rest of its segment would be missed by the next look
-                    raise
+                except Exception as error:  # the rest of its segment would be missed by the next look
+                    self._failed = error if isinstance(error, StorageError) else self._unfitting(error)
+                    raise self._failed from error
+            if self._follower.is_ahead:
+                raise self._replaced()
+            self._driver = driver or self._driver
             if self.count == before and held is None:
                 find_run(self._store, self.run_id)  # says so if it was deleted
             self.holder, self._looked = held, self._clock()
@@ -138,7 +145,18 @@ class WatchedRun:
         """Whether another run has come in its place since it was first read, as ``fresh=True`` or a deletion lets it.
         Reads the beginning of the journal."""
         first = next(iter(read_records(self._folder)), {})
-        return self.count > 0 and first.get("created") != self.state.header["created"]
+        if self.count == 0:
+            return self._failed is not None  # its beginning could not be read, and may be another one by now
+        return bool(first.get("created") != self.state.header["created"])
+
+    def _replaced(self) -> StorageError:
+        return StorageError(f"run {self.run_id} was begun anew since it was looked at. Open it again.")
+
+    def _unfitting(self, error: Exception) -> CorruptError:
+        return CorruptError(
+            f"record {self.count + 1} of the journal of run {self.run_id} in {self._folder.url} does not follow from "
+            f"those before it ({error!r}). Restore the journal from a copy, or begin the run anew with fresh=True."
+        )
 
     def _take(self, record: JournalRecord) -> None:
         if self.count == 0:
