@@ -83,6 +83,8 @@ def test_a_command_in_words_says_what_was_given() -> None:
             r"params is \{'lr': inf\}; .* no infinite numbers",
         ),
         ({"do": "clone", "trial": 0, "params": {"": 1}}, r"params is \{'': 1\}; give a mapping"),
+        ({"do": "clone", "trial": 0, "params": {1: 2}}, r"params is \{1: 2\}; give a mapping"),
+        ({"do": "clone", "trial": 0, "params": {"lr": 10**400}}, r"give a mapping from names of hyper"),
         ({"do": "clone", "trial": 0, "params": {"lr": {"a": {1: 2}}}}, r"give a mapping from names of hyper"),
         ({"do": "clone", "trial": 0, "weights": 1}, r"weights is 1; give true or false\."),
     ],
