@@ -134,11 +134,11 @@ class WatchedRun:
                 except Exception as error:  # the rest of its segment would be missed by the next look
                     self._failed = error if isinstance(error, StorageError) else self._unfitting(error)
                     raise self._failed from error
+            self._driver = driver or self._driver
+            if self.count == before and (held is None or self._follower.is_ahead):
+                find_run(self._store, self.run_id)  # says so if it was deleted
             if self._follower.is_ahead:
                 raise self._replaced()
-            self._driver = driver or self._driver
-            if self.count == before and held is None:
-                find_run(self._store, self.run_id)  # says so if it was deleted
             self.holder, self._looked = held, self._clock()
 
     def is_replaced(self) -> bool:
