@@ -7,8 +7,11 @@ import os
 import re
 import shutil
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +189,49 @@ def test_importances_are_told_or_why_not(client: Client, place: Path, serve: Any
         found = other.get("/api/runs/0/few/importance").json
     assert found["importances"] == []
     assert found["error"].endswith("the importance of hyperparameters is told from 8 on. Wait for more.")
+
+
+def test_importances_of_the_same_results_are_told_by_one_process(
+    place: Path, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(place, tmp_path / "store")
+    shutil.copytree(place / "runs" / RUN, tmp_path / "store" / "runs" / "twin")
+    begun: list[bytes] = []
+
+    def run(command: list[str], *, input: bytes, **options: Any) -> Any:
+        begun.append(input)
+        return begin(command, input=input, **options)
+
+    begin = subprocess.run
+    monkeypatch.setattr(subprocess, "run", run)
+    with serve([str(tmp_path / "store")]) as client, ThreadPoolExecutor(8) as pool:
+        asked = [f"/api/runs/0/{name}/importance" for name in (RUN, "twin") * 12]
+        (told,) = {found.body for found in pool.map(client.get, asked)}
+        assert {each["name"] for each in json.loads(told)["importances"]} == {"width", "lr"}
+        assert len(begun) == 1
+        search(LocalStore(tmp_path / "store"), num_epochs=6).fit_on_prepared_data()
+        later = client.get(asked[0]).json
+        assert {each["name"] for each in later["importances"]} == {"width", "lr"}
+        assert client.get(asked[1]).body == told
+        assert len(begun) == 2, "results have changed"
+
+
+def test_a_process_that_cannot_tell_importances_is_told_of(
+    place: Path, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_processes: None
+) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho no memory >&2\nexit 3\n")
+    program.chmod(0o755)
+    with serve([str(place)]) as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "executable", str(program))
+            found = client.get(f"/api/runs/0/{RUN}/importance")
+            assert (found.status, found.error) == (
+                503,
+                "the process that tells the importance of hyperparameters ended with 3 (no memory). Look whether this "
+                "machine has memory for it (about 150 MB), and ask again.",
+            )
+        assert client.get(f"/api/runs/0/{RUN}/importance").json["error"] is None
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -16,6 +17,11 @@ FEWEST = 8
 
 _LOG = 100
 """Ratio of the largest to the smallest value from which on positive numbers are compared by their logarithms."""
+
+_EXACT = 2**53
+"""Above this, ints are compared as floats, which Optuna makes of them."""
+
+_LARGEST = sys.float_info.max
 
 
 def importances(params: Sequence[Mapping[str, Any]], values: Sequence[float]) -> dict[str, float]:
@@ -55,10 +61,7 @@ def _evaluated(columns: Mapping[str, Sequence[Any]], values: Sequence[float]) ->
     with quiet():
         study = optuna.create_study(storage=optuna.storages.InMemoryStorage())
         for row, value in enumerate(values):
-            point = {
-                name: column[row] if _is_number(distributions[name]) else _text(column[row])
-                for name, column in columns.items()
-            }
+            point = {name: _coordinate(distributions[name], column[row]) for name, column in columns.items()}
             study.add_trial(optuna.create_trial(params=point, distributions=distributions, value=value))
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
         found = optuna.importance.get_param_importances(study, evaluator=evaluator)
@@ -68,18 +71,24 @@ def _evaluated(columns: Mapping[str, Sequence[Any]], values: Sequence[float]) ->
 def _distribution(column: Sequence[Any]) -> Any:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    numbers = [each for each in column if isinstance(each, int | float) and not isinstance(each, bool)]
-    if len(numbers) < len(column) or not all(math.isfinite(each) for each in numbers):
+    if not all(map(_is_number, column)):
         return CategoricalDistribution(sorted({_text(each) for each in column}))
-    low, high = min(numbers), max(numbers)
+    low, high = min(column), max(column)
     log = low > 0 and high / low >= _LOG
-    if all(isinstance(each, int) for each in numbers):
+    if all(isinstance(each, int) and abs(each) <= _EXACT for each in column):
         return IntDistribution(int(low), int(high), log=log)
     return FloatDistribution(float(low), float(high), log=log)
 
 
-def _is_number(distribution: Any) -> bool:
-    return hasattr(distribution, "low")
+def _is_number(value: Any) -> bool:
+    """Whether it is a number that lies somewhere between others: finite, and no larger than floats are."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST
+
+
+def _coordinate(distribution: Any, value: Any) -> Any:
+    """A hyperparameter's value as Optuna takes it."""
+    kind = type(getattr(distribution, "low", ""))
+    return _text(value) if kind is str else kind(value)
 
 
 def _text(value: Any) -> str:

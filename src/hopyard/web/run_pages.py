@@ -24,7 +24,7 @@ from hopyard.tune.comparing import compared_rows
 from hopyard.tune.listing import RunSummary, find_run, list_runs, summary
 from hopyard.web.answers import answer, event, status_of
 from hopyard.web.guard import is_token
-from hopyard.web.importance import importance_json
+from hopyard.web.importance import KeptImportances, Points
 from hopyard.web.places import ShownPlace, place_of
 from hopyard.web.requests import body, number, whole
 from hopyard.web.runs import (
@@ -60,7 +60,7 @@ class RunPages:
 
     def __init__(self, places: list[ShownPlace], token: str | None) -> None:
         self._places, self._token = places, token
-        self._watched = WatchedRuns()
+        self._watched, self._importances = WatchedRuns(), KeptImportances()
         self._ended: dict[tuple[int, str], tuple[list[tuple[str, int]], RunSummary]] = {}
         """Runs that have ended: what their journals consisted of, and their summaries."""
 
@@ -192,13 +192,16 @@ class RunPages:
         trial = request.path_params["trial"]
         return self._looked_at(run, lambda: answer(trial_detail_json(run, trial)))
 
-    def _importance(self, request: Request) -> Response:
-        run = self._of(request)
-        run.is_read()
-        with run.lock:
-            run.refresh()
-            points = points_of(run)
-        return answer(importance_json(points))
+    async def _importance(self, request: Request) -> Response:
+        run = await run_in_threadpool(self._of, request)
+        await run_in_threadpool(run.is_read)
+
+        def points() -> Points:
+            with run.lock:
+                run.refresh()
+                return points_of(run)
+
+        return answer(await self._importances.of(points))
 
     def _logs(self, request: Request) -> Response:
         place, run_id = place_of(self._places, request.path_params["place"]), request.path_params["run"]
