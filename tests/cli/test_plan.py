@@ -77,3 +77,36 @@ def test_what_is_lacking_is_named(arguments: tuple[str, ...], lacking: str) -> N
         UsageError, match=rf"hopyard plan lacks {lacking} to estimate a search; --searcher FILE"
     ):
         plan(*arguments)
+
+
+MODELS = (*CLUSTER, "--models", "24", "--epochs", "1", "--partitions", "4")
+
+
+def test_packs_of_models_that_are_alike_are_shown() -> None:
+    assert "If models are alike: 24 trials would train together in 4 packs of 6;" in " ".join(
+        plan(*MODELS).split()
+    )
+    packing = json.loads(plan(*MODELS, "--json"))["packing"]
+    assert packing["packs"][0] == {"trials": [0, 4, 8, 12, 16, 20], "gain": None}
+    assert packing["alone"] == []
+    assert packing["unknown"].startswith(
+        "the gain is unknown, as no model is at hand: search.check(data) builds"
+    )
+
+
+def test_where_trials_would_train_alone_the_reason_is_shown() -> None:
+    shown = plan(*CLUSTER, "--models", "3", "--epochs", "1")
+    assert "\nTrials train one at a time: no other trial of their architecture is to visit the same" in shown
+
+
+def test_packs_are_of_trials_that_are_under_way_at_once(tmp_path: Path) -> None:
+    searcher = {"name": "random", "max_trials": 50, "max_length": 2, "max_concurrent_trials": 8}
+    path = written(tmp_path / "searcher.json", searcher)
+    packs = json.loads(plan("--searcher", path, *CLUSTER, "--partitions", "1", "--json"))["packing"]["packs"]
+    assert [pack["trials"] for pack in packs] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert json.loads(plan("--searcher", path, "--json"))["packing"] is None
+    searcher["max_trials"], searcher["max_concurrent_trials"] = 20_000, 0
+    path = written(tmp_path / "searcher.json", searcher)
+    packing = json.loads(plan("--searcher", path, *CLUSTER, "--json"))["packing"]
+    assert packing["unknown"].startswith("only the first 10,000 trials are shown; the gain is unknown")
+    assert sum(len(pack["trials"]) for pack in packing["packs"]) == 10_000

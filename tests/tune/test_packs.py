@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hopyard.errors import UsageError
 from hopyard.hopper.history import totals_of
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
+from hopyard.training import probe
 from hopyard.training.torch import pack
 from hopyard.tune import ASHA, Callback, GridSearch, hp_choice, hp_log
 from hopyard.tune.run import Run
@@ -192,19 +194,74 @@ def with_softmax(params: dict[str, Any]) -> TorchEstimator:
     return made
 
 
+def five(params: dict[str, Any]) -> TorchEstimator:
+    """Models of which the third and last trains alone, and cannot be built."""
+    if params["lr"] == RATES[5]:
+        raise ArithmeticError("no such model")
+    return with_softmax(params) if params["lr"] == RATES[2] else estimator(params)
+
+
+TOGETHER = "6 trials train together in 2 packs of 3, gradients of a batch "
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "trials of one architecture train together, up to 16 at once."),
+        ({}, TOGETHER + "# times as fast as one by one"),
         (
             {"estimator_gen_fn": with_softmax},
-            "trials train one at a time: nn.Softmax is not among the layers that are stacked.",
+            "trials train one at a time: nn.Softmax is not among the layers that are stacked",
         ),
-        ({"packing": "serial"}, "trials train one at a time: packing is 'serial'."),
+        ({"packing": "serial"}, "trials train one at a time: packing is 'serial'"),
+        (
+            {"estimator_gen_fn": five},
+            (
+                "4 trials train together in 2 packs of 2, gradients of a batch # times as fast as one by one; 1 trial "
+                "trains one at a time: nn.Softmax is not among the layers that are stacked; 1 trial trains one at a "
+                "time: it cannot be built (ArithmeticError)"
+            ),
+        ),
     ],
 )
-def test_a_check_says_whether_trials_train_together(
+def test_a_check_says_which_trials_train_together_and_what_that_gains(
     changes: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    search(tmp_path, **changes).check(rows())
-    assert capsys.readouterr().out == f"a batch was trained and validated; {said}\n"
+    plan = search(tmp_path, **changes).check(rows())
+    assert re.sub(r"\d+\.\d( to \d+\.\d)?", "#", str(plan)) == said
+    assert capsys.readouterr().out == f"a batch was trained and validated; {plan}.\n"
+    assert plan.unknown == ""
+
+
+def test_a_check_gains_what_a_run_measures_and_foresees_its_packs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack, "_gains", {})
+    with LocalBackend(num_workers=2, device="cpu") as backend:
+        plan = search(tmp_path, backend=backend).check(rows())
+        run = search(tmp_path, backend=backend, num_epochs=1).fit(rows()).run
+    first = [tuple(sorted(unit["t"])) for unit in run.units() if unit["v"] == 0]
+    assert sorted(first) == sorted(each.trials for each in plan.packs)
+    assert not pack._gains, "it was measured on a worker"
+    here = search(tmp_path, backend=InlineBackend()).check(rows())
+    assert [each.gain for each in here.packs] == list(pack._gains.values()) * 2
+
+
+def test_models_that_gain_nothing_are_expected_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack, "LEAST_GAIN", 1e9)
+    plan = search(tmp_path).check(rows())
+    assert not plan.packs
+    [(why, trials)] = plan.alone.items()
+    assert "as long as one by one" in why
+    assert trials == [0, 1, 2, 3, 4, 5]
+
+
+def test_models_that_are_built_slowly_are_taken_for_alike_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_BUILD_SECONDS", 0.0)
+    plan = search(tmp_path).check(rows())
+    assert plan.unknown == (
+        "5 trials not built within a second, and taken for alike the first; gains that could not be measured within "
+        "two seconds are unknown"
+    )
+    assert [each.gain for each in plan.packs] == [None, None]

@@ -183,7 +183,8 @@ export interface LogLine {
 
 export interface Logs {
   lines: LogLine[];
-  next: number | string;
+  next: string;
+  more: boolean;
 }
 
 export interface Command {
@@ -373,6 +374,11 @@ export interface Plan {
     groups: { num_trials: number; units_each: number }[];
   };
   estimates: Estimate[] | null;
+  packing: null | {
+    packs: { trials: number[]; gain: number | null }[];
+    alone: { why: string; trials: number[] }[];
+    unknown: string | null;
+  };
 }
 
 export interface Exported {

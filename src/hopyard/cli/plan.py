@@ -12,10 +12,11 @@ import typer
 from rich.table import Table
 
 from hopyard.cli.terminal import JsonOption, console, say, show_json
-from hopyard.documents.plans import Preview, estimates_of, lacking, plan_json, preview_of
+from hopyard.documents.plans import Preview, estimates_of, lacking, packing_of, plan_json, preview_of
 from hopyard.errors import UsageError
+from hopyard.hopper.packs import PackingPlan
 from hopyard.hopper.plan import Estimate
-from hopyard.wording import counted
+from hopyard.wording import beginning, counted
 
 
 def plan(
@@ -35,11 +36,11 @@ def plan(
     gbit: Annotated[float, typer.Option(help="Network of one worker, in Gbit/s.")] = 10,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate time, bytes moved and worker hours of a search; show what a searcher would do."""
+    """Estimate time, bytes moved and worker hours of a search; show what a searcher would do, and in which packs."""
     config = None if searcher is None else _config(searcher)
     preview = None if config is None else preview_of(config)
     if workers is None and preview is not None:
-        _show(preview, None, as_json)
+        _show(preview, None, None, as_json)
         return
     numbers: dict[str, float | None] = {
         "workers": workers, "rows": rows, "rows_per_second": rows_per_second, "seconds_per_unit": seconds_per_unit,
@@ -54,7 +55,8 @@ def plan(
             raise UsageError(
                 f"{_options(name)} {value:g} was given; it must be greater than 0. See: hopyard plan --help."
             )
-    _show(preview, estimates_of(config, numbers), as_json)
+    estimates = estimates_of(config, numbers)
+    _show(preview, estimates, packing_of(config, preview, numbers), as_json)
 
 
 def _options(names: str) -> str:
@@ -62,14 +64,18 @@ def _options(names: str) -> str:
     return " or ".join(f"--{name.replace('_', '-')}" for name in names.split(" or "))
 
 
-def _show(preview: Preview | None, estimates: list[Estimate] | None, as_json: bool) -> None:
+def _show(
+    preview: Preview | None, estimates: list[Estimate] | None, packing: PackingPlan | None, as_json: bool
+) -> None:
     if as_json:
-        show_json(plan_json(preview, estimates))
+        show_json(plan_json(preview, estimates, packing))
         return
     if preview is not None:
         _print_preview(preview)
     if estimates is not None:
         _print_estimates(estimates)
+    if packing is not None:
+        say(f"\n{f'If models are alike: {packing}' if packing.packs else beginning(str(packing))}.")
 
 
 def _print_estimates(estimates: list[Estimate]) -> None:

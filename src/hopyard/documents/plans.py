@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopyard.documents import shapes
+from hopyard.hopper.packs import NO_MODEL, PackingPlan, plan_packs
 from hopyard.hopper.plan import Estimate, plan
 from hopyard.search.preview import length_unit, preview_table
+
+_MOST_TRIALS = 10_000
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,38 @@ def estimates_of(searcher: dict[str, Any] | None, numbers: Mapping[str, float | 
     )
 
 
-def plan_json(preview: Preview | None, estimates: list[Estimate] | None) -> shapes.PlanJson:
-    """A preview and estimates; null where there is none."""
-    return {"searcher": _preview_json(preview), "estimates": _estimates_json(estimates)}
+def packing_of(
+    searcher: dict[str, Any] | None, preview: Preview | None, numbers: Mapping[str, float | None]
+) -> PackingPlan:
+    """The packs that trials are expected to train in, if they are alike; nothing of ``numbers`` is ``lacking``."""
+    known = {name: value for name, value in numbers.items() if value is not None}
+    trials = int(known["models"]) if preview is None else preview.trials
+    at_once = [(searcher or {}).get(name) for name in ("max_concurrent_trials", "population_size")]
+    begin = min(
+        [trials, _MOST_TRIALS, *(number for number in at_once if isinstance(number, int) and number > 0)]
+    )
+    unknown = NO_MODEL if begin < _MOST_TRIALS else f"only the first {begin:,} trials are shown; {NO_MODEL}"
+    return plan_packs(begin, int(known["workers"]), int(known["partitions"]), unknown=unknown)
+
+
+def plan_json(
+    preview: Preview | None, estimates: list[Estimate] | None, packing: PackingPlan | None
+) -> shapes.PlanJson:
+    """A preview, estimates and the expected packing; null where there is none."""
+    return {
+        "searcher": _preview_json(preview),
+        "estimates": _estimates_json(estimates),
+        "packing": None if packing is None else packing_json(packing),
+    }
+
+
+def packing_json(packing: PackingPlan) -> shapes.PackingJson:
+    """An expected packing; ``gain`` is null where it is unknown, ``unknown`` where all is known."""
+    return {
+        "packs": [{"trials": list(pack.trials), "gain": pack.gain} for pack in packing.packs],
+        "alone": [{"why": why, "trials": list(trials)} for why, trials in packing.alone.items()],
+        "unknown": packing.unknown or None,
+    }
 
 
 def _preview_json(preview: Preview | None) -> shapes.PreviewJson | None:

@@ -387,8 +387,31 @@ class EstimateJson(TypedDict):
     bucket_requests: int
 
 
+class ExpectedPackJson(TypedDict):
+    """Trials that are expected to train together, and how many times as fast."""
+
+    trials: Sequence[int]
+    gain: float | None
+
+
+class TrialsAloneJson(TypedDict):
+    """Trials that are expected to train one at a time, and why."""
+
+    why: str
+    trials: Sequence[int]
+
+
+class PackingJson(TypedDict):
+    """How trials are expected to train on their first visits, and what of it is not known."""
+
+    packs: Sequence[ExpectedPackJson]
+    alone: Sequence[TrialsAloneJson]
+    unknown: str | None
+
+
 class PlanJson(TypedDict):
-    """A preview, and estimates; null where there is none."""
+    """A preview, estimates and the expected packing; null where there is none."""
 
     searcher: PreviewJson | None
     estimates: Sequence[EstimateJson] | None
+    packing: PackingJson | None

@@ -3,6 +3,7 @@
 from hopyard.training.build import build_replica
 from hopyard.training.check import Check, check_trial
 from hopyard.training.kept import has_trunk, with_estimator
+from hopyard.training.probe import Probe, probe_packs
 from hopyard.training.program import Program, load_program, pickled, save_program
 from hopyard.training.request import UnitRequest, UnitResult
 from hopyard.training.schedules import check_schedule
@@ -10,6 +11,7 @@ from hopyard.training.unit import run_unit
 
 __all__ = [
     "Check",
+    "Probe",
     "Program",
     "UnitRequest",
     "UnitResult",
@@ -19,6 +21,7 @@ __all__ = [
     "has_trunk",
     "load_program",
     "pickled",
+    "probe_packs",
     "run_unit",
     "save_program",
     "with_estimator",

@@ -241,6 +241,19 @@ class Replica(ABC):
         return None
 
     @classmethod
+    def gain_together(cls, replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]) -> float | None:
+        """How many times as long a batch takes replicas of one signature one by one as together, measured on the first
+        batch of a training visit, once for a signature in a process. ``trains_alone`` then has the reason where they
+        will train one by one. Nothing of them changes.
+
+        Args:
+            seeds: of each, for the framework's generator.
+
+        Returns: None where it was not measured, since they cannot be trained together.
+        """
+        return None
+
+    @classmethod
     def validate_together(cls, replicas: Sequence[Any], visit: Visit) -> list[MetricSet | Exception] | None:
         """Validate replicas of one signature: of each the answer of ``validate``, or the exception that ended it; None:
         they must be validated one by one."""

@@ -7,13 +7,16 @@ import logging
 import re
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from hopyard.backend import Backend
 from hopyard.errors import EstimatorError, Evidence, TrialError, WorkerMismatchError
+from hopyard.hopper.packs import MOST_TOGETHER, PackingPlan, plan_packs
 from hopyard.search import Create
-from hopyard.training import Check, Program, check_trial, pickled
+from hopyard.training import Check, Probe, Program, check_trial, pickled, probe_packs
 from hopyard.tune.recipe import code_along
+from hopyard.wording import counted
 
 _log = logging.getLogger("hopyard")
 
@@ -71,6 +74,41 @@ def check_first_trials(
         f"{'what they share' if len(failures) > 1 else 'it'}.\n{failures[0].describe()}",
         failures[0],
     )
+
+
+def expected_packs(
+    backend: Backend,
+    program: Program,
+    trials: Sequence[Create],
+    head: dict[str, Any],
+    partitions: int,
+    order_groups: int | None,
+) -> PackingPlan:
+    """Which of ``trials``, with which a search begins, are expected to train together; measured on a worker.
+
+    Args:
+        head: columns of at least one row.
+    """
+    with code_along(backend, program):
+        points = [(trial.trial, dict(trial.params)) for trial in trials]
+        probe: Probe = backend.submit(0, probe_packs, program, points, head, MOST_TOGETHER).result()
+    left = len(trials) - len(probe.kinds)
+    plan = plan_packs(
+        len(trials),
+        backend.num_workers,
+        partitions,
+        order_groups=order_groups,
+        kinds=[*probe.kinds, *[probe.kinds[0]] * left],
+        reasons=[*probe.alone, *[probe.alone[0]] * left],
+        gains=probe.gains,
+        unknown="",
+    )
+    unknown = (
+        [f"{counted(left, 'trial')} not built within a second, and taken for alike the first"] if left else []
+    )
+    if any(pack.gain is None for pack in plan.packs):
+        unknown.append("gains that could not be measured within two seconds are unknown")
+    return replace(plan, unknown="; ".join(unknown))
 
 
 def _answer(future: Future[Any], backend: Backend, worker: int) -> Any:

@@ -28,6 +28,7 @@ from hopyard.hopper.hopper import ALIKE, Hopper, Observer
 from hopyard.hopper.journal import Journal, has_records, read_records
 from hopyard.hopper.notice import Notice
 from hopyard.hopper.orders import homes_of
+from hopyard.hopper.packs import MOST_TOGETHER, PackingPlan
 from hopyard.hopper.retention import check_states_are_kept
 from hopyard.hopper.scheduler import Layout
 from hopyard.hopper.state import ENDED, EvaluationMetric, JournalRecord, RunState, TrialState
@@ -42,7 +43,7 @@ from hopyard.training import Program, check_schedule, save_program
 from hopyard.training.not_finite import undefined_metrics
 from hopyard.tune.arguments import MOST_PARTITIONS, Arguments, default_partitions, find_metric, metric_of
 from hopyard.tune.asking import RESUMED_RUN, TAKEN_OVER_RUN, more_is_asked
-from hopyard.tune.checking import check_first_trials, check_travels
+from hopyard.tune.checking import check_first_trials, check_travels, expected_packs
 from hopyard.tune.differences import what_differs
 from hopyard.tune.environment import command, environment, environment_changes
 from hopyard.tune.inputs import Arrays, SearchData, Splits, origin
@@ -67,8 +68,6 @@ _EXTENDABLE = ("num_models", "num_epochs")
 _SHAPE_THE_DATA = ("validation", "seed", "nulls", "ragged", "preprocess")
 CHECKED_ROWS = 256
 _NAMED = 10
-MOST_TOGETHER = 16
-"""Trials that make a visit together, at most."""
 
 
 class Launch:
@@ -104,14 +103,17 @@ class Launch:
         self._weight_column: str | None = None
         self._alone: str | None = None
         """Why trials train one at a time; empty: alike ones train together; None: not known."""
+        self._checked: Arrays = {}
+        """The rows that the check was made on."""
 
-    def check(self) -> None:
+    def check(self) -> PackingPlan:
+        """Try a trial on one batch; returns which trials are expected to train together."""
         with kept_running(self._arguments.backend):
             self._check_on_one_batch()
+            plan = self._expected_packs()
         if self._alone is not None:
-            who = f"trials train one at a time: {self._alone}"
-            together = f"trials of one architecture train together, up to {MOST_TOGETHER} at once"
-            self._progress.say(f"a batch was trained and validated; {who if self._alone else together}.")
+            self._progress.say(f"a batch was trained and validated; {plan}.")
+        return plan
 
     def fit(self) -> Model:
         """Find the run, or make it; returns its best model."""
@@ -259,6 +261,7 @@ class Launch:
             if isinstance(fitted, Steps):
                 fitted = fit_steps_on_rows(fitted, head)
             head = fitted.apply_to_arrays(head)
+        self._checked = head
         told = check_first_trials(arguments.backend, program, self._first_trials(), head)
         if told is None:
             return self._metric
@@ -274,12 +277,33 @@ class Launch:
         return find_metric(self._metric, told.measured, self._inputs.has_validation)
 
     def _first_trials(self) -> list[Create]:
-        known = len(self._known_rows())
-        searcher = self._make_searcher(
-            self._budget(known or self._arguments.num_partitions or MOST_PARTITIONS)
+        return self._created()[:: self._arguments.replicates][:ALIKE]
+
+    def _created(self) -> list[Create]:
+        """Trials that the searcher begins with."""
+        operations = self._make_searcher(self._budget(self._expected_partitions)).start()
+        return [operation for operation in operations if isinstance(operation, Create)]
+
+    @property
+    def _expected_partitions(self) -> int:
+        return len(self._known_rows()) or self._arguments.num_partitions or MOST_PARTITIONS
+
+    def _expected_packs(self) -> PackingPlan:
+        arguments, created = self._arguments, self._created()
+        numbers = [create.trial for create in created]
+        if self._alone is None:
+            return PackingPlan(unknown="the first trials failed, each in its own way")
+        if self._alone:
+            return PackingPlan(alone={self._alone: numbers})
+        program = replace(self._program(None, 1), known_rows=self._known_rows())
+        return expected_packs(
+            arguments.backend,
+            program,
+            created,
+            self._checked,
+            self._expected_partitions,
+            arguments.order_groups,
         )
-        created = [operation for operation in searcher.start() if isinstance(operation, Create)]
-        return created[:: self._arguments.replicates][:ALIKE]
 
     def _budget(self, partitions: int) -> Budget:
         return Budget(self._searcher_settings.get("num_models"), self._arguments.num_epochs, partitions)

@@ -15,6 +15,7 @@ from hopyard.data import Dataset, open_dataset
 from hopyard.errors import DataError, UsageError
 from hopyard.hopper.hopper import Observer
 from hopyard.hopper.notice import Notice
+from hopyard.hopper.packs import PackingPlan
 from hopyard.hopper.work import Options
 from hopyard.search import Budget, InVirtualTime, MedianStopping, Patience, Replicated, Searcher
 from hopyard.storage import Store
@@ -250,13 +251,16 @@ class Search(ABC):
         """
         return self._fit(lambda: inputs_of(data, val, self.arguments))
 
-    def check(self, data: Any, val: Any = None) -> None:
+    def check(self, data: Any, val: Any = None) -> PackingPlan:
         """Build, train and validate a trial on one batch, on a worker, and discard it. ``fit`` does it first.
+
+        Returns: which trials are expected to train together, and what that gains: other trials are built for a second
+            at most, and those that may train together are measured on the batch for two, as a run does.
 
         Raises:
             TrialError: the first three trials fail alike; carries the evidence.
         """
-        self._launch(inputs_of(data, val, self.arguments)).check()
+        return self._launch(inputs_of(data, val, self.arguments)).check()
 
     def fit_on_prepared_data(self) -> Model:
         """Search on the newest dataset that ``prepare`` or ``backend.prepare_data`` left in the store."""

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hopyard.documents import shapes
-from hopyard.documents.plans import estimates_of, lacking, plan_json, preview_of
+from hopyard.documents.plans import estimates_of, lacking, packing_of, plan_json, preview_of
 from hopyard.errors import UsageError
 from hopyard.web.answers import answer
 from hopyard.web.requests import body
@@ -48,10 +48,11 @@ async def plan_answer(request: Request) -> Response:
 def _planned(searcher: dict[str, Any] | None, numbers: dict[str, float | None]) -> shapes.PlanJson:
     preview = None if searcher is None else preview_of(searcher)
     if preview is not None and numbers["workers"] is None:
-        return plan_json(preview, None)
+        return plan_json(preview, None, None)
     if missing := lacking(searcher, numbers):
         raise UsageError(
             f"a plan lacks {', '.join(missing)} to estimate a search; a searcher without workers shows what it would "
             "do. Add them."
         )
-    return plan_json(preview, estimates_of(searcher, numbers))
+    estimates = estimates_of(searcher, numbers)
+    return plan_json(preview, estimates, packing_of(searcher, preview, numbers))

@@ -412,6 +412,25 @@ def test_members_that_gain_nothing_are_trained_alone(monkeypatch: pytest.MonkeyP
         assert "as long as one by one" in members[0].trains_alone
 
 
+def test_no_wider_stack_is_measured_when_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack, "_MOST_PROBE_SECONDS", 0.0)
+    with Session(1):
+        members = replicas(small, 6)
+        assert together(members, visits()[0]) is not None
+        assert pack.width_of(members[0].signature) == 4
+
+
+def test_a_gain_is_measured_and_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Session(1):
+        members = replicas(lambda number: {**small(number), **OPTIONS["by epoch"]}, 3)
+        before = [digests(replica) for replica in members]
+        gain = TorchReplica.gain_together(members, visits()[0], [1, 2, 3])
+        assert gain is not None
+        assert gain > 0
+        assert [digests(replica) for replica in members] == before
+        assert not members[0].trains_alone
+
+
 class Branches(Chain):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first = self.first(x)

@@ -37,6 +37,8 @@ WIDTHS = (16, 8, 4)
 """Members of a stack, at most."""
 LEAST_GAIN = 1.1
 _PROBE_SECONDS = 0.03
+_MOST_PROBE_SECONDS = 2.0
+"""After which no wider stack is begun to be measured that is expected to end later."""
 
 _Way: TypeAlias = Callable[
     [torch.Tensor, Batch, float | None], tuple[list[tuple[torch.Tensor, Any] | Exception], torch.Tensor]
@@ -46,6 +48,8 @@ _Way: TypeAlias = Callable[
 _exact_losses: dict[tuple[str, tuple[int, ...], int], int] = {}
 _widths: dict[tuple[str, int], int | str] = {}
 """By signature and threads: how wide stacks of these models are, or why they train one at a time."""
+_gains: dict[tuple[str, int], float] = {}
+"""By signature and threads: how many times as long a batch takes members one by one as in stacks of that width."""
 
 
 # Signatures -----------------------------------------------------------------------------------
@@ -220,6 +224,24 @@ def validate_together(replicas: Sequence[Any], visit: Visit) -> list[MetricSet |
     ]
     kept = _without_interrupts(found, failure)
     return kept if errors is not None else None
+
+
+def gain_together(replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]) -> float | None:
+    """See :meth:`hopyard.training.estimator.Replica.gain_together`."""
+    contexts = [replica.in_training(visit) for replica in replicas]
+    members = [
+        PackMember(replica.parts(), context.__enter__()[0], seed)
+        for replica, context, seed in zip(replicas, contexts, seeds, strict=True)
+    ]
+    signature = replicas[0].signature
+    try:
+        for batch, _ in replicas[0].training_batches(visit):
+            _width(signature, members, batch)
+            break
+    finally:
+        for context in contexts:
+            _left(context, _NothingTrainedError())
+    return _gains.get((signature, torch.get_num_threads()))
 
 
 class _NothingTrainedError(Exception):
@@ -577,9 +599,13 @@ def _probed(signature: str, members: Sequence[PackMember], batch: Batch) -> int 
     if misfit := _misfit(members[0].parts, batch):
         return misfit
     module = copy.deepcopy(members[0].parts.head)
+    begun, took = time.monotonic(), 0.0
     alone = _seconds(lambda: _own_gradients(module, forward, batch))
     gains: dict[int, float] = {}
-    for width in sorted({min(width, len(members)) for width in WIDTHS}, reverse=True):
+    for width in sorted({min(width, len(members)) for width in WIDTHS}):
+        before = time.monotonic()
+        if gains and before - begun + took * width / max(gains) > _MOST_PROBE_SECONDS:
+            break
         some = members[:width]
         copies = [copy.deepcopy((member.parts.head, _layers_of(member.parts))) for member in some]
         modules = [module for module, _ in copies]
@@ -595,7 +621,9 @@ def _probed(signature: str, members: Sequence[PackMember], batch: Batch) -> int 
             gains[width] = alone * width / _seconds(partial(lockstep.gradients, batch, None, add=False))
         finally:
             lockstep.close()
+        took = time.monotonic() - before
     width, gain = max(gains.items(), key=lambda each: each[1])
+    _gains[signature, torch.get_num_threads()] = gain
     if gain < LEAST_GAIN:
         return f"{width} of them together would take {1 / gain:.2f} times as long as one by one"
     return max(width, WIDTHS[0]) if width == len(members) else width
@@ -636,11 +664,13 @@ def _copied(generator: torch.Generator) -> torch.Generator:
 
 
 def _seconds(call: Callable[[], Any]) -> float:
-    """CPU seconds of a call: the least of some, the first not counted."""
+    """CPU seconds of a call: the least of some, of one if it is long; the first is not counted."""
+    before = time.monotonic()
     call()
+    least = 3 if time.monotonic() - before < _PROBE_SECONDS else 1
     times: list[float] = []
     end = time.monotonic() + _PROBE_SECONDS
-    while len(times) < 3 or time.monotonic() < end:
+    while len(times) < least or time.monotonic() < end:
         begun = time.process_time()
         call()
         times.append(time.process_time() - begun)

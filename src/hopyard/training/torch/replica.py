@@ -30,7 +30,14 @@ from hopyard.training.torch.forward import Forward
 from hopyard.training.torch.loss import Loss
 from hopyard.training.torch.optim import build_optimizer, build_scheduler, options
 from hopyard.training.torch.ownership import claim
-from hopyard.training.torch.pack import Parts, signature_of, train_together, validate_together, width_of
+from hopyard.training.torch.pack import (
+    Parts,
+    gain_together,
+    signature_of,
+    train_together,
+    validate_together,
+    width_of,
+)
 from hopyard.training.torch.session import Flags, resolve_device
 from hopyard.training.torch.stack import chain_of
 from hopyard.training.torch.training import Sums, TrainingPass
@@ -181,6 +188,10 @@ class TorchReplica(Replica):
         cls, replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]
     ) -> list[dict[str, list[float]] | Exception] | None:
         return train_together(replicas, visit, seeds)
+
+    @classmethod
+    def gain_together(cls, replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]) -> float | None:
+        return gain_together(replicas, visit, seeds)
 
     @classmethod
     def validate_together(cls, replicas: Sequence[Any], visit: Visit) -> list[MetricSet | Exception] | None:

@@ -1,0 +1,99 @@
+"""Which trials may train together, and what they gain: seen on models that are built and discarded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hopyard.errors import Preempted, StorageError, WorkerError
+from hopyard.objects import derive_seed, digest_json
+from hopyard.training.build import build_in_session
+from hopyard.training.estimator import OneBatch, Replica, Visit
+from hopyard.training.program import Program
+from hopyard.training.session import Session
+
+_BUILD_SECONDS = 1.0
+_PROBE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the models of a search's first trials tell of packs.
+
+    Attributes:
+        kinds: of the trials that were built, in their order: equal marks for those that may train together; empty: the
+            trial trains alone.
+        alone: of the same trials, why they train alone; empty: they do not.
+        gains: by kind, how many times as long a batch takes one by one as together; those that were measured.
+    """
+
+    kinds: tuple[str, ...]
+    alone: tuple[str, ...]
+    gains: Mapping[str, float] = field(default_factory=dict)
+
+
+def probe_packs(
+    program: Program,
+    trials: Sequence[tuple[int, Mapping[str, Any]]],
+    batch: Mapping[str, np.ndarray[Any, Any]],
+    most: int,
+) -> Probe:
+    """Build trials for a second at most, the first in any case, and measure those that may train together for two.
+
+    Args:
+        trials: numbers and points.
+        batch: columns of at least one row; no more than a batch of rows is used.
+        most: trials that train together, at most.
+
+    Raises:
+        StorageError, WorkerError: nothing was learned about the trials.
+    """
+    groups: dict[str, list[tuple[int, Replica]]] = {}
+    marks: list[tuple[str, str]] = []
+    with Session(program.threads) as session:
+        begun = time.monotonic()
+        for trial, params in trials:
+            if marks and time.monotonic() - begun > _BUILD_SECONDS:
+                break
+            try:
+                replica = build_in_session(program, dict(params), trial, session)
+            except (StorageError, WorkerError, Preempted):
+                raise
+            except (Exception, SystemExit) as error:  # a run says it of that trial alone
+                marks.append(("", f"it cannot be built ({type(error).__name__})"))
+                continue
+            kind = digest_json(replica.signature, "signature") if replica.signature else ""
+            marks.append((kind, "" if kind else replica.trains_alone))
+            group = groups.setdefault(kind, [])
+            if kind and len(group) < most:
+                group.append((trial, replica))
+        gains: dict[str, float] = {}
+        refused: dict[str, str] = {}
+        begun = time.monotonic()
+        for kind, group in sorted(groups.items(), key=lambda each: -len(each[1])):
+            if len(group) < 2 or time.monotonic() - begun > _PROBE_SECONDS:
+                continue
+            gain = _gain(program, session, group, batch)
+            refused[kind] = group[0][1].trains_alone
+            if gain is not None and not refused[kind]:
+                gains[kind] = gain
+    kinds = tuple("" if refused.get(kind) else kind for kind, _ in marks)
+    return Probe(kinds, tuple(refused.get(kind) or why for kind, why in marks), gains)
+
+
+def _gain(
+    program: Program,
+    session: Session,
+    group: Sequence[tuple[int, Replica]],
+    batch: Mapping[str, np.ndarray[Any, Any]],
+) -> float | None:
+    trials, replicas = [trial for trial, _ in group], [replica for _, replica in group]
+    rows = OneBatch({name: column[: replicas[0].batch_size] for name, column in batch.items()})
+    visit = Visit(rows, program.seed, epoch=0, partition=0, last=False)
+    session.seed(program.seed, trials[0], 0, 0, "train")
+    seeds = [derive_seed(program.seed, trial, 0, 0, "train") for trial in trials]
+    return type(replicas[0]).gain_together(replicas, visit, seeds)
