@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hopyard.backend import LocalBackend
-from hopyard.errors import NotFoundError
+from hopyard.errors import NotFoundError, UsageError
 from hopyard.experiment import logs as logging_of
 from hopyard.experiment import read_logs
-from hopyard.experiment.logs import FOLDER, Recorder, parse_since
+from hopyard.experiment.logs import FOLDER, Recorder, parse_since, read_page
 from hopyard.hopper.journal import Journal
 from hopyard.hopper.state import RunState
 from hopyard.storage import LocalStore, MemoryStore, Store
@@ -248,6 +250,85 @@ def test_lines_that_a_power_failure_damaged_are_left_out() -> None:
 def test_logs_of_a_run_that_is_not_there_are_an_error() -> None:
     with pytest.raises(NotFoundError, match=r"holds no run 'q'; did you mean|holds no run 'q'"):
         read_logs(with_run(MemoryStore()), "q")
+
+
+class MeasuredStore(MemoryStore):
+    """Counts the bytes that are read of logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nbytes = 0
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        found = super().get(name, start, length)
+        self.nbytes += len(found) if f"/{FOLDER}/" in name else 0
+        return found
+
+
+def print_lines(store: Store, driver: str, session: int, count: int) -> None:
+    """Some lines of each of the trials 0, of 1 and 2 that train together, and of none."""
+    with Recorder(store.runs, echo=False, every=0.0) as recorder:
+        begin(recorder, session, driver)
+        for number in range(count):
+            tag = ["[trial 0 · worker 0] ", "[trial 1, 2 · worker 0] ", "[worker 0] "][number % 3]
+            recorder.hear(0, "stdout", f"{tag}{driver} {number}")
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=1), trial=st.sampled_from([None, 0, 2, 5]))
+def test_pages_of_any_size_are_the_log_and_go_on_where_they_ended(
+    sizes: list[int], trial: int | None
+) -> None:
+    store = with_run(MeasuredStore())
+    assert isinstance(store, MeasuredStore)
+    shown, after, sizes = list[str](), "", [*sizes, 4]
+
+    def read_pages() -> None:
+        nonlocal after
+        more = True
+        while more:
+            most = sizes[len(shown) % len(sizes)]
+            page = read_page(store, "r", trial=trial, after=after, most=most)
+            assert len(page.lines) == most or not page.more
+            shown.extend(line.text for line in page.lines)
+            after, more = page.next, page.more
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(logging_of, "FILE_BYTES", 400)
+        for session, driver in enumerate(("a", "b", "c")):
+            print_lines(store, driver, session + 1, 7)
+            read_pages()
+            assert shown == texts(store, trial=trial)
+            before = store.nbytes
+            read_pages()
+            assert store.nbytes == before, "nothing is read twice"
+
+
+def test_a_page_of_long_lines_has_fewer_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging_of, "_PAGE_CHARACTERS", 10)
+    store = with_run(MemoryStore())
+    print_lines(store, "name-of-a-driver", 1, 6)
+    first = read_page(store, "r")
+    assert ([line.text for line in first.lines], first.more) == (["name-of-a-driver 0"], True)
+    second = read_page(store, "r", after=first.next)
+    assert [line.trial for line in second.lines] == [1], (
+        "a page may end between lines of trials that train together"
+    )
+    assert [line.trial for line in read_page(store, "r", after=second.next).lines] == [2]
+
+
+@pytest.mark.parametrize(
+    "after",
+    ["7", "-1", "000001-b-000000.jsonl:0:0", "../000001-a-000000.jsonl:0:0", "000001-a-000000.jsonl:x:0"],
+)
+def test_a_place_that_is_not_in_the_log_is_refused(after: str) -> None:
+    store = with_run(MemoryStore())
+    print_lines(store, "a", 1, 3)
+    with pytest.raises(UsageError) as found:
+        read_page(store, "r", after=after)
+    assert str(found.value) == (
+        f"after is {after!r}, which is no place in the log of run r. Give `next` of an answer about this log, or leave "
+        "it out to read from the first line on."
+    )
 
 
 def test_times_are_spans_or_dates() -> None:

@@ -29,7 +29,7 @@ def test_values_that_are_all_equal_are_explained_by_nothing_more_than_by_all() -
 
 
 def test_too_few_results_and_no_difference_are_said() -> None:
-    with pytest.raises(UsageError, match="7 trials have a result; .* is told from 8 on. Wait for more."):
+    with pytest.raises(UsageError, match=r"7 trials have a result; .* is told from 8 on\. Wait for more\."):
         importances([{"a": number} for number in range(9)], [1.0] * 7 + [float("nan"), float("inf")])
     with pytest.raises(UsageError, match="no hyperparameter differs between the trials that have a result"):
         importances([{"a": 1}] * 9, [float(number) for number in range(9)])

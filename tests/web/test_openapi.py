@@ -195,7 +195,7 @@ ASKED = [
     f"/api/runs/0/{RUN}/curves", f"/api/runs/0/{RUN}/curves?metric=val_loss",
     f"/api/runs/0/{RUN}/schedule?begin=0&end=1&pixels=10", f"/api/runs/0/{RUN}/importance",
     "/api/runs/0/twice/importance", f"/api/runs/0/{RUN}/trials/0", f"/api/runs/0/{RUN}/trials/1",
-    "/api/runs/0/twice/trials/0", "/api/runs/0/EXPERIMENT/logs", "/api/runs/0/EXPERIMENT/logs?trial=0&after=0&most=2",
+    "/api/runs/0/twice/trials/0", "/api/runs/0/EXPERIMENT/logs", "/api/runs/0/EXPERIMENT/logs?trial=0&after=&most=2",
     f"/api/runs/0/{RUN}/logs", "/api/data/0", "/api/data/0/describe", "/api/data/0/samples",
     "/api/data/0/samples?split=val&first=3&count=2", "/api/data/0/describe?path=DATASET",
     "/api/data/0/samples?path=DATASET", "/api/data/2/describe", "/api/data/2/samples", "/api/stock/1",

@@ -226,10 +226,10 @@ def test_a_process_that_cannot_tell_importances_is_told_of(
         with monkeypatch.context() as patched:
             patched.setattr(sys, "executable", str(program))
             found = client.get(f"/api/runs/0/{RUN}/importance")
-            assert (found.status, found.error) == (
-                503,
+            assert found.status == 503
+            assert found.error == (
                 "the process that tells the importance of hyperparameters ended with 3 (no memory). Look whether this "
-                "machine has memory for it (about 150 MB), and ask again.",
+                "machine has memory for it (about 150 MB), and ask again."
             )
         assert client.get(f"/api/runs/0/{RUN}/importance").json["error"] is None
 
@@ -246,7 +246,12 @@ def test_a_process_that_cannot_tell_importances_is_told_of(
             "begin is 'soon', which is no finite number. Give one,",
         ),
         (f"/api/runs/0/{RUN}/schedule?pixels=0", 400, "pixels is '0'; give a whole number from 1 to 20000."),
-        (f"/api/runs/0/{RUN}/logs?after=-1", 400, "after is '-1'; give a whole number from 0 to"),
+        (f"/api/runs/0/{RUN}/logs?most=0", 400, "most is '0'; give a whole number from 1 to 5000."),
+        (
+            f"/api/runs/0/{RUN}/logs?after=-1",
+            400,
+            f"after is '-1', which is no place in the log of run {RUN}.",
+        ),
         ("/api/runs/compare", 400, "0 runs are to be compared; choose from 1 to 50."),
         ("/api/nothing", 404, "there is no /api/nothing. /api/places says what is shown here."),
     ],

@@ -24,13 +24,13 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from hopyard.errors import Evidence, NotFoundError, StorageError
+from hopyard.errors import Evidence, NotFoundError, StorageError, UsageError
 from hopyard.hopper.journal import holder
 from hopyard.hopper.state import JournalRecord, RunState
 from hopyard.storage import Store, open_store
@@ -43,6 +43,8 @@ FILE_BYTES = 256 * 1024
 TRIAL_BYTES = 4 * 2**20
 HELD_BYTES = 64 * 2**20
 """Bytes of lines that wait for a store that cannot be written; more are not kept."""
+_PAGE_CHARACTERS = 4 * 2**20
+"""Characters of lines above which a page ends."""
 WRITE_EVERY = 1.0
 """Seconds between writes; stores with a URL get them five times less often, since each write is a request there."""
 
@@ -279,13 +281,91 @@ class _Reader:
     def new(self) -> Iterator[LogLine]:
         for entry in self._folder.list(FOLDER):
             known = self._read.get(entry.name, 0)
-            if entry.size <= known:
-                continue
-            with contextlib.suppress(NotFoundError):  # the run is being deleted
-                data = self._folder.get(entry.name, known)
-                self._read[entry.name] = known + len(data)
-                for line in data.splitlines():
-                    yield from _lines_of(line)
+            if entry.size > known:
+                for _, end, lines in _read_on(self._folder, entry.name, known):
+                    self._read[entry.name] = end
+                    yield from lines
+
+
+def _read_on(folder: Store, name: str, start: int) -> Iterator[tuple[int, int, list[LogLine]]]:
+    """The lines of a file from a byte on: where each begins and ends, and the line of each of its trials."""
+    with contextlib.suppress(NotFoundError):  # the run is being deleted
+        for line in folder.get(name, start).splitlines(keepends=True):
+            yield start, start + len(line), list(_lines_of(line))
+            start += len(line)
+
+
+@dataclass(frozen=True)
+class LogPage:
+    """Some lines of a log.
+
+    Attributes:
+        lines: in order.
+        next: says where the lines behind these begin, those to come included.
+        more: whether some of them are there already.
+    """
+
+    lines: Sequence[LogLine]
+    next: str
+    more: bool
+
+
+def read_page(
+    store: Store | str | os.PathLike[str],
+    experiment: str,
+    *,
+    trial: int | None = None,
+    after: str = "",
+    most: int = 500,
+) -> LogPage:
+    """Lines that the trials of a run printed, as :func:`read_logs` gives them, so many at a time. Of what was read for
+    the page before, nothing is read again; memory is that of one file and of the page. A line that a driver which was
+    overtaken adds to its own file, once pages have come to files of the next driver, is on none of them.
+
+    Args:
+        trial: those of this trial only.
+        after: ``next`` of the page before; empty: from the first line on.
+        most: lines of the page; it has fewer where they are long.
+
+    Raises:
+        NotFoundError: there is no such run.
+        UsageError: ``after`` is of another log, or of none.
+    """
+    folder = find_run(open_store(store), experiment)
+    place = _place_of(folder, experiment, after)
+    lines, size = list[LogLine](), 0
+    for entry in folder.list(FOLDER):
+        if entry.name < place[0]:
+            continue
+        start, given = place[1:] if entry.name == place[0] else (0, 0)
+        if entry.size <= start:
+            continue
+        for begin, end, found in _read_on(folder, entry.name, start):
+            for index, line in enumerate(found[given:], given):
+                if trial is None or line.trial == trial:
+                    if len(lines) == most or size > _PAGE_CHARACTERS:
+                        return LogPage(lines, _named(entry.name, begin, index), True)
+                    lines.append(line)
+                    size += len(line.text)
+            place, given = (entry.name, end, 0), 0
+    return LogPage(lines, _named(*place) if place[0] else "", False)
+
+
+def _named(name: str, start: int, given: int) -> str:
+    """A place in a log: a file, a byte of it, and how many lines of those that begin there come before."""
+    return f"{name.removeprefix(f'{FOLDER}/')}:{start}:{given}"
+
+
+def _place_of(folder: Store, experiment: str, after: str) -> tuple[str, int, int]:
+    if not after:
+        return "", 0, 0
+    found = re.fullmatch(r"([\w-]{1,100}\.jsonl):(\d{1,15}):(\d{1,9})", after, re.ASCII)
+    if found is None or folder.size(f"{FOLDER}/{found[1]}") is None:
+        raise UsageError(
+            f"after is {after[:100]!r}, which is no place in the log of run {experiment}. Give `next` of an answer "
+            "about this log, or leave it out to read from the first line on."
+        )
+    return f"{FOLDER}/{found[1]}", int(found[2]), int(found[3])
 
 
 def _lines_of(data: bytes) -> Iterator[LogLine]:

@@ -74,7 +74,8 @@ def _asked(sent: bytes) -> ImportancesJson:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise HopyardError(
             f"the process that tells the importance of hyperparameters ended with {done.returncode} "
-            f"({said or 'it printed nothing'}). Look whether this machine has memory for it (about 150 MB), and ask again."
+            f"({said or 'it printed nothing'}). Look whether this machine has memory for it (about 150 MB), and ask "
+            "again."
         )
     document: ImportancesJson = json.loads(done.stdout)
     return document

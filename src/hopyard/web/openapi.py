@@ -119,7 +119,7 @@ ADDRESSES = (
         f"{_RUN}/logs", "What trials printed.", (shapes.LogsJson,),
         (
             Parameter("trial", _WHOLE, "only its lines"),
-            Parameter("after", {**_WHOLE, "default": 0}, "`next` of the answer before: lines after these"),
+            Parameter("after", {**_TEXT, "default": ""}, "`next` of the answer before: lines after these"),
             Parameter("most", {"type": "integer", "minimum": 1, "maximum": 5000, "default": 500}, "so many lines"),
         ),
     ),

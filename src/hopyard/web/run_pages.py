@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from itertools import islice
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -16,7 +15,7 @@ from starlette.routing import Route
 from hopyard import tune
 from hopyard.documents.runs import compared_json
 from hopyard.errors import HopyardError, StorageError, UsageError
-from hopyard.experiment.logs import read_logs
+from hopyard.experiment.logs import read_page
 from hopyard.hopper.journal import FOLDER, first_and_last, holder
 from hopyard.storage import Store
 from hopyard.tune.asking import ask
@@ -205,19 +204,15 @@ class RunPages:
 
     def _logs(self, request: Request) -> Response:
         place, run_id = place_of(self._places, request.path_params["place"]), request.path_params["run"]
-        trial = request.query_params.get("trial")
-        after, most = whole(request, "after", 0, 0, 2**53), whole(request, "most", 500, 1, _MOST_LINES)
-        only = None if trial is None else whole(request, "trial", 0, 0, 2**31)
-        lines = list(islice(read_logs(place.store(), run_id, trial=only), after, after + most))
-        return answer(
-            {
-                "lines": [
-                    {name: getattr(line, name) for name in ("time", "trial", "worker", "stream", "text")}
-                    for line in lines
-                ],
-                "next": after + len(lines),
-            }
-        )
+        asked = request.query_params
+        trial = None if asked.get("trial") is None else whole(request, "trial", 0, 0, 2**31)
+        most = whole(request, "most", 500, 1, _MOST_LINES)
+        page = read_page(place.store(), run_id, trial=trial, after=asked.get("after", ""), most=most)
+        lines = [
+            {name: getattr(line, name) for name in ("time", "trial", "worker", "stream", "text")}
+            for line in page.lines
+        ]
+        return answer({"lines": lines, "next": page.next, "more": page.more})
 
     async def _events(self, request: Request) -> Response:
         run = await run_in_threadpool(self._of, request)

@@ -196,10 +196,11 @@ class LogLineJson(TypedDict):
 
 
 class LogsJson(TypedDict):
-    """Lines, and ``after`` for the next request."""
+    """Lines, ``after`` for the next request, and whether it has some to give already."""
 
     lines: Sequence[LogLineJson]
-    next: int
+    next: str
+    more: bool
 
 
 class SaidJson(TypedDict):
