@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from tests.hopper.attentive import Attentive
 
@@ -79,6 +80,12 @@ def test_clones_of_a_run_that_goes_on_are_their_donor_but_for_what_was_changed(
     table = run.trials().set_index("number")
     assert list(table.loc[[clone.number for clone in clones], "clone_of"]) == [0] * 4
     assert table.loc[0, ["source", "clone_of"]].isna().all()
+    storage = optuna.storages.InMemoryStorage()
+    run.export(storage)
+    exported = optuna.load_study(study_name="r", storage=storage).get_trials()
+    assert {each.number: each.user_attrs.get("clone_of") for each in exported} == {
+        number: trial.clone_of for number, trial in trials.items()
+    }
 
 
 def ended(search: Any, data: Any, **changes: Any) -> tuple[Run, Any]:

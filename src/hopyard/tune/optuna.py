@@ -94,6 +94,7 @@ def _frozen(state: RunState, trial: TrialState, space: Any) -> optuna.trial.Froz
         "best_epoch": trial.best.epoch if trial.best else None,
         "error": trial.error.describe() if trial.error else None,
         "source": trial.source,
+        "clone_of": trial.clone_of,
         **{
             name: value
             for name, value in (trial.best.metrics if trial.best else {}).items()
