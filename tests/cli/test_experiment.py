@@ -154,7 +154,7 @@ def test_another_one_of_the_name_says_in_what_it_differs(own: Path, experiment: 
     shown = invoke("create", "const.yaml", "code").output
     assert shown.startswith(
         f"this is another experiment than {found['experiment']}, the newest of its name:\n"
-        "  data.token: changed\n"
+        "  data.token: gone\n"
         "  searcher.max_length.epochs: 1 -> 2\n"
         "  more.py: gone\n"
         "trials train"
@@ -494,11 +494,23 @@ def test_one_that_is_driven_is_neither_resumed_nor_deleted(own: Path, experiment
 def test_fork_begins_from_weights_if_asked(own: Path, experiment: str) -> None:
     found = typed("fork", experiment, "--config", "seed=3", "--warm-start", "best")
     assert found["status"] == "completed"
+    assert found["differs_from"] == {"experiment": experiment, "fields": ["seed"], "files": []}
     shown = invoke("describe", found["experiment"]).output
     assert f"trials began from trial 1 of {experiment}" in shown
     assert typed("describe", found["experiment"])["warm_start"] == {
         "experiment": experiment, "trial": 1, "epoch": 2,
     }  # fmt: skip
+
+
+def test_fork_says_what_it_changes_so_that_a_misspelt_hyperparameter_is_seen(
+    own: Path, experiment: str
+) -> None:
+    shown = invoke("fork", experiment, "--config", "hyperparameters.stepp=2", "--config", "seed=3").output
+    assert shown.startswith(
+        f"this fork of {experiment} changes:\n  hyperparameters.stepp: new: 2\n  seed: 0 -> 3\n"
+    )
+    same = typed("fork", experiment, "--warm-start", "best")
+    assert same["differs_from"] == {"experiment": experiment, "fields": [], "files": []}
 
 
 def test_delete_asks_first(own: Path, experiment: str) -> None:

@@ -25,6 +25,7 @@ from hopyard.cli.experiment_store import (
 from hopyard.cli.terminal import JsonOption, complain, say, show_json
 from hopyard.experiment.config import ExperimentConfig, files_of, read_config
 from hopyard.experiment.definition import pack
+from hopyard.experiment.differences import OtherExperiment, differing_namesake, forked_from
 from hopyard.experiment.driver import Driving, Started, check_result
 from hopyard.experiment.experiments import (
     check_paused,
@@ -33,7 +34,6 @@ from hopyard.experiment.experiments import (
     resumed,
 )
 from hopyard.experiment.experiments import delete as delete_experiment
-from hopyard.experiment.namesakes import Namesake, differing_namesake
 from hopyard.hopper.state import ENDED
 from hopyard.tune import Run
 from hopyard.tune.describing import describe_number
@@ -90,7 +90,8 @@ def create(
     if not test:
         namesake = differing_namesake(opened, made, packed.digest)
         if namesake is not None and not as_json:  # the document has it
-            say(_other_than(namesake))
+            is_other = f"this is another experiment than {namesake.experiment}, the newest of its name:"
+            say(_with_differences(is_other, namesake))
         _drive(driving, store, follow, as_json, namesake)
         return
     with _progress_on_stderr(as_json):
@@ -157,7 +158,10 @@ def fork(
     opened = open_store_of(store)
     driving = forked(opened, experiment, overrides or (), backend, workers, warm_start=warm_start)
     _warn(driving.config)
-    _drive(driving, store, follow, as_json)
+    other = forked_from(opened, experiment, driving.config)
+    if other.fields and not as_json:
+        say(_with_differences(f"this fork of {experiment} changes:", other))
+    _drive(driving, store, follow, as_json, other)
 
 
 def delete(
@@ -186,14 +190,14 @@ def _progress_on_stderr(as_json: bool) -> Any:
 
 
 def _drive(
-    driving: Driving, store: str, follow: bool, as_json: bool, namesake: Namesake | None = None
+    driving: Driving, store: str, follow: bool, as_json: bool, other: OtherExperiment | None = None
 ) -> None:
     """Drive an experiment here, which ends the command with status 1 unless it was completed; or detached."""
     if not follow:
         started = driving.detached()
         if as_json:
             run = open_experiment(driving.store, started.experiment)
-            show_json(_outcome(run, run.status, started, namesake))
+            show_json(_outcome(run, run.status, started, other))
             return
         name, option = started.experiment, option_of(store)
         say(f"{name}: trials train for {started.length}.")
@@ -204,7 +208,7 @@ def _drive(
         done = driving.here(progress=True)
     assert done is not None
     if as_json:
-        show_json(_outcome(done, done.status, namesake=namesake))
+        show_json(_outcome(done, done.status, other=other))
     check_result(done)
     if not as_json:
         say(_conclusion(done, option_of(store)))
@@ -222,13 +226,12 @@ def _conclusion(run: Run, option: str) -> str:
     return f"{run.run_id}: {run.status}{found}\n{again}"
 
 
-def _other_than(namesake: Namesake) -> str:
-    lines = "".join(f"\n  {line}" for line in some_lines(namesake.lines, _DIFFERENCES_SHOWN))
-    return f"this is another experiment than {namesake.experiment}, the newest of its name:{lines}"
+def _with_differences(title: str, other: OtherExperiment) -> str:
+    return "\n  ".join([title, *some_lines(other.lines, _DIFFERENCES_SHOWN)])
 
 
 def _outcome(
-    run: Run | None, status: str, started: Started | None = None, namesake: Namesake | None = None
+    run: Run | None, status: str, started: Started | None = None, other: OtherExperiment | None = None
 ) -> dict[str, Any]:
     """What the commands that drive print as JSON; docs/cli.md documents the keys."""
     state = None if run is None else run.state
@@ -244,10 +247,10 @@ def _outcome(
         "pid": None if started is None else started.pid,
         "output": None if started is None else started.output,
         "differs_from": None
-        if namesake is None
+        if other is None
         else {
-            "experiment": namesake.experiment,
-            "fields": list(namesake.fields),
-            "files": list(namesake.files),
+            "experiment": other.experiment,
+            "fields": list(other.fields),
+            "files": list(other.files),
         },
     }

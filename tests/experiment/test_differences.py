@@ -11,7 +11,7 @@ import pytest
 from hopyard.experiment import complete, create, delete, fork
 from hopyard.experiment.config import ExperimentConfig
 from hopyard.experiment.definition import definition_object, pack
-from hopyard.experiment.namesakes import Namesake, differing_namesake
+from hopyard.experiment.differences import OtherExperiment, differing_namesake
 from hopyard.storage import LocalStore
 
 FUNCTION = """
@@ -50,14 +50,14 @@ def test_it_is_the_newest_one_of_the_name(store: LocalStore, code: Path) -> None
     assert first is not None
     assert other is not None
     found = differing_namesake(store, configured(seed=3), digest)
-    assert found == Namesake(first.run_id, {"seed": "0 -> 3"}, {})
+    assert found == OtherExperiment(first.run_id, {"seed": "0 -> 3"}, {})
     second = create(configured(seed=3), code, store, progress=False)
     assert second is not None
     found = differing_namesake(store, configured(hyperparameters={"rate": [1, 2]}), digest)
     assert found is not None
     assert (found.experiment, found.lines) == (
         second.run_id,
-        ["hyperparameters.lr: 0.5 -> null", "hyperparameters.rate: null -> [1, 2]", "seed: 3 -> 0"],
+        ["hyperparameters.lr: gone", "hyperparameters.rate: new: [1, 2]", "seed: 3 -> 0"],
     )
     assert differing_namesake(store, configured(), digest) is None  # there is the first one
     delete(store, first.run_id)

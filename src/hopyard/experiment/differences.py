@@ -1,4 +1,4 @@
-"""The newest experiment of a name, and in what one that is about to begin under that name differs from it."""
+"""The experiment that a new one is compared with, the newest of its name or the forked one, and how they differ."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from hopyard.wording import one_line
 _MAY_BE_SECRET = ("data", "environment")
 """Fields whose values are not shown."""
 
+_ABSENT = object()
+
 
 @dataclass(frozen=True)
-class Namesake:
-    """The newest experiment of a name, and what decides results and differs from it.
+class OtherExperiment:
+    """An experiment, and how one that is about to begin differs from it in what decides results.
 
     Attributes:
         experiment: its id.
-        fields: what became of each field of the configuration that differs, such as ``"8 -> 16"``, by its path.
+        fields: what became of each field of the configuration that differs, by its path: ``"8 -> 16"``, ``"new: 16"``
+            or ``"gone"``, or ``"changed"`` where values may be secret.
         files: what became of each file of the model definition that differs, by its path: ``"changed"``, ``"new"`` or
             ``"gone"``. Of one that the store no longer has whole, ``.`` stands for all of its files.
     """
@@ -43,7 +46,7 @@ class Namesake:
         return [f"{path}: {text}" for path, text in (self.fields | self.files).items()]
 
 
-def differing_namesake(store: Store, config: ExperimentConfig, definition: str) -> Namesake | None:
+def differing_namesake(store: Store, config: ExperimentConfig, definition: str) -> OtherExperiment | None:
     """The newest experiment of a configuration's name; None if there is none, the configuration has no name, or an
     experiment with this configuration and code is there, which ``create`` goes on with.
 
@@ -72,21 +75,42 @@ def differing_namesake(store: Store, config: ExperimentConfig, definition: str) 
     if not namesakes:
         return None
     _, newest, about, settings = max(namesakes, key=lambda each: each[:2])
+    return _differing(store, newest, about["definition"], settings, config, definition)
+
+
+def forked_from(store: Store, experiment: str, config: ExperimentConfig) -> OtherExperiment:
+    """The experiment that is forked, and what its fork changes of its configuration.
+
+    Raises:
+        ConfigError: its configuration is of another version.
+    """
+    about = header_of(store, experiment)["experiment"]
+    settings = complete(about["config"]).settings
+    return _differing(store, experiment, about["definition"], settings, config, about["definition"])
+
+
+def _differing(
+    store: Store, other: str, code: str, settings: dict[str, Any], config: ExperimentConfig, definition: str
+) -> OtherExperiment:
+    """Another experiment with these settings and this code, beside a configuration and the digest of a definition."""
     fields = {name_of(path): text for path, text in _differences(settings, config.settings)}
     try:
-        files = files_that_differ(store, about["definition"], definition)
+        files = files_that_differ(store, code, definition)
     except StorageError:
-        files = {".": f"others than {about['definition'][:12]}, which the store no longer has"}
-    return Namesake(newest, fields, {one_line(path): text for path, text in files.items()})
+        files = {".": f"others than {code[:12]}, which the store no longer has"}
+    return OtherExperiment(other, fields, {one_line(path): text for path, text in files.items()})
 
 
 def _differences(there: Any, now: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
     """The paths of the fields that differ, and what became of them."""
-    if json.dumps(there, sort_keys=True) == json.dumps(now, sort_keys=True):
+    if _ABSENT not in (there, now) and json.dumps(there, sort_keys=True) == json.dumps(now, sort_keys=True):
         return
     if isinstance(there, dict) and isinstance(now, dict):
         for key in there | now:
-            yield from _differences(there.get(key), now.get(key), (*path, key))
+            yield from _differences(there.get(key, _ABSENT), now.get(key, _ABSENT), (*path, key))
+    elif now is _ABSENT:
+        yield path, "gone"
     else:
+        was = "new: " if there is _ABSENT else f"{shown_yaml(there)} -> "
         is_shown = path[0] not in _MAY_BE_SECRET
-        yield path, f"{shown_yaml(there)} -> {shown_yaml(now)}" if is_shown else "changed"
+        yield path, f"{was}{shown_yaml(now)}" if is_shown else "changed"
