@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from tests.experiment.conftest import TRIAL
 
 from hopyard.backend import InlineBackend
-from hopyard.errors import NotFoundError, RunHeldError, TrialError, UsageError
+from hopyard.errors import HopyardError, NotFoundError, RunHeldError, TrialError, UsageError
 from hopyard.experiment import (
     create,
     delete,
@@ -266,6 +266,41 @@ def test_a_fork_of_a_wrong_configuration_begins_nothing(two: Run, store: LocalSt
     with pytest.raises(NotFoundError, match=rf"run {two.run_id} has no model of trial 9"):
         fork(store, two.run_id, warm_start=9)
     assert len(list_experiments(store)) == 1
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_a_fork_that_fails_before_it_begins_leaves_nothing(two: Run, store: LocalStore, detach: bool) -> None:
+    before = store.names()
+    with pytest.raises(HopyardError, match="host_path '/nowhere' of bind_mounts does not exist"):
+        fork(
+            store,
+            two.run_id,
+            ["bind_mounts=[{host_path: /nowhere, container_path: /data}]"],
+            warm_start="best",
+            progress=False,
+            detach=detach,
+        )
+    assert store.names() == before  # neither the weights that it would have begun from, nor anything else
+
+
+@pytest.mark.parametrize("test", [False, True])
+def test_code_that_fails_its_check_or_is_only_tested_is_not_kept(
+    definition: Definition, store: LocalStore, test: bool
+) -> None:
+    if test:
+        assert create(TWO, definition(FUNCTION), store, InlineBackend(), test=True, progress=False) is None
+    else:
+        with pytest.raises(TrialError, match="it cannot"):
+            create(TWO, definition("raise ValueError('it cannot')"), store, InlineBackend(), progress=False)
+    assert store.names() == set()
+
+
+def test_code_that_is_tested_again_stays_for_the_experiment_that_has_it(
+    two: Run, definition: Definition, store: LocalStore
+) -> None:
+    before = store.names()
+    create(TWO, definition(FUNCTION), store, InlineBackend(), test=True, progress=False)
+    assert store.names() == before
 
 
 def test_a_function_that_saved_nothing_starts_nobody(

@@ -11,7 +11,8 @@ from hopyard.data.files.parallel import of_each
 from hopyard.errors import ConfigError, StorageError
 from hopyard.experiment.config import ExperimentConfig, complete
 from hopyard.experiment.definition import files_that_differ
-from hopyard.experiment.experiments import experiment_ids, header_of
+from hopyard.experiment.experiments import experiment_ids
+from hopyard.experiment.needed import header_of
 from hopyard.experiment.yaml_text import shown_yaml
 from hopyard.search.points import Path
 from hopyard.search.spaces import name_of

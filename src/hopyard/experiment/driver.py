@@ -24,6 +24,7 @@ from hopyard.data.cache.node import cache_directory
 from hopyard.errors import HopyardError, RunError, UsageError
 from hopyard.experiment.config import ExperimentConfig, complete
 from hopyard.experiment.launching import WarmStart, launch
+from hopyard.experiment.needed import left_if_needed, objects
 from hopyard.hopper.hopper import Observer
 from hopyard.hopper.journal import JournalFollower
 from hopyard.hopper.state import ENDED, JournalRecord, RunState
@@ -71,11 +72,12 @@ class Driving:
         backend = self.backend
         if backend is None or isinstance(backend, str):
             backend = backend_named(backend or "local", self.workers or self.config.resources.workers)
-        return launch(
-            self.config, self.definition, self.store, backend, test=test, fresh=self.fresh, progress=progress,
-            run_id=self.run_id, take_over=self.take_over, warm_start=self.warm_start, observers=observers,
-            output=output,
-        )  # fmt: skip
+        with left_if_needed(self.store, self._objects, also_after_success=test):
+            return launch(
+                self.config, self.definition, self.store, backend, test=test, fresh=self.fresh, progress=progress,
+                run_id=self.run_id, take_over=self.take_over, warm_start=self.warm_start, observers=observers,
+                output=output,
+            )  # fmt: skip
 
     def detached(self) -> Started:
         """Drive it in a process of its own; returns once the experiment has begun, or is known to be finished.
@@ -97,10 +99,14 @@ class Driving:
             )
         folder = Path(f"{cache_directory()}-drivers")
         log = folder / f"{time.strftime('%Y-%m-%d-%H-%M-%S')}-{secrets.token_hex(4)}.log"
-        with write_errors(log):
+        with left_if_needed(self.store, self._objects), write_errors(log):
             files.make_directory(folder)
             with log.open("xb") as output:
                 return self._start(log, output)
+
+    @property
+    def _objects(self) -> set[str]:
+        return objects(self.definition, self.warm_start)
 
     def _start(self, log: Path, output: IO[bytes]) -> Started:
         reading, writing = os.pipe()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,16 +11,15 @@ from typing import Any
 from hopyard.backend import Backend
 from hopyard.errors import NotFoundError, RunHeldError, StorageError, UsageError
 from hopyard.experiment.config import ExperimentConfig, complete, files_of, read_config
-from hopyard.experiment.definition import definition_object, is_definition, pack
+from hopyard.experiment.definition import pack
 from hopyard.experiment.driver import BACKENDS, Driving, check_result
 from hopyard.experiment.launching import ExperimentSearch, WarmStart
 from hopyard.experiment.merging import override
+from hopyard.experiment.needed import delete_unneeded, header_of, objects_of
 from hopyard.hopper.journal import has_records, holder, read_records
 from hopyard.hopper.removal import remove_empty_directories, remove_run
-from hopyard.hopper.state import JournalRecord
 from hopyard.objects import load_state, save_state
 from hopyard.storage import Store, open_store
-from hopyard.storage.small import get_whole
 from hopyard.tune import Model, Run, list_runs, open_run
 from hopyard.tune.describing import describe_holder
 from hopyard.tune.listing import find_run, summary
@@ -356,7 +354,7 @@ def delete(store: Store | str | os.PathLike[str], experiment: str) -> None:
     """
     opened = open_store(store)
     folder = find_experiment(opened, experiment)
-    own = _objects_of(header_of(opened, experiment))
+    own = objects_of(header_of(opened, experiment))
     logs = opened.logs.at(experiment)
     written = set(logs.names())
     try:
@@ -374,39 +372,4 @@ def delete(store: Store | str | os.PathLike[str], experiment: str) -> None:
     for name in written:
         logs.delete(name)
     remove_empty_directories(logs)
-    _delete_unneeded(opened, own)
-
-
-def _delete_unneeded(store: Store, names: set[str]) -> None:
-    """Delete the objects among these that no run needs. The definition of one that has begun meanwhile is put back."""
-    unneeded = names - _needed(store)
-    definitions = {}
-    for name in unneeded:
-        if is_definition(name):
-            with contextlib.suppress(NotFoundError):
-                definitions[name] = get_whole(store, name)
-        store.delete(name)
-    for name in definitions.keys() & (_needed(store) if definitions else set()):
-        store.put_new(name, definitions[name])
-
-
-def _needed(store: Store) -> set[str]:
-    return {name for each in list_runs(store) for name in _objects_of(header_of(store, each))}
-
-
-def header_of(store: Store, run_id: str) -> JournalRecord:
-    """The first record of a run; empty if it cannot be read."""
-    try:
-        return next(iter(read_records(store.runs.at(run_id))), {})
-    except (StorageError, ValueError):
-        return {}
-
-
-def _objects_of(header: JournalRecord) -> set[str]:
-    """The objects of the store that a run needs beside its folder: model definition, and weights to begin from."""
-    about = header.get("experiment")
-    if about is None:
-        return set()
-    warm = about.get("warm_start")
-    files = () if warm is None else WarmStart.from_json(warm).state.files
-    return {definition_object(about["definition"]), *(f"{WarmStart.FOLDER}/{name}" for name in files)}
+    delete_unneeded(opened, own)
