@@ -1,0 +1,653 @@
+"""Plans: one program that does for all members of a pack what their tapes say, with the bits that each has alone.
+
+What is the same for all members (the batch, a frozen base, and all that follows from these) is computed once. Other
+tensors have a slot for each member in one tensor, where an operation on that has the bits of the members' own
+operations: each is compared, when a plan is made, on the tensors that it takes then. What differs, and what cannot be
+done at once, is done member by member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from hopyard.training.torch.rules import VIEWS, Call, Differing, Handle, NoRuleError, rules_for
+from hopyard.training.torch.tape import NotRecordedError, Operation, Ref, Tape, mapped, refs_in
+
+_LARGE = 1 << 15
+"""Numbers of a member's tensor, from which on joining those of all members costs more than a call for each."""
+
+_ATEN: Any = torch.ops.aten
+
+
+class OtherBranchError(Exception):
+    """A computation would read other numbers in a batch than it did when it was recorded."""
+
+
+class Inputs(NamedTuple):
+    """Tensors that a plan takes, by their names on the tapes.
+
+    Attributes:
+        shared: those that are the same for all members.
+        stacked: those with a slot for each member.
+        own: of each member those that are not stacked.
+        generators: of each member, for its random numbers.
+    """
+
+    shared: Mapping[str, torch.Tensor]
+    stacked: Mapping[str, torch.Tensor]
+    own: Sequence[Mapping[str, torch.Tensor]]
+    generators: Sequence[torch.Generator]
+
+
+class Spread:
+    """A result of all members: ``each`` of a member, and, where they lie so, the ``whole`` with a slot for each."""
+
+    def __init__(self, each: Sequence[torch.Tensor], whole: torch.Tensor | None = None) -> None:
+        self.each = each
+        self.whole = whole
+
+
+class Plan:
+    """A program for all members of a pack.
+
+    Attributes:
+        writes: names of the tensors that it changes in place.
+        reads: whether it compares numbers in a batch with those that the tapes read.
+    """
+
+    def __init__(
+        self,
+        program: Callable[..., tuple[Any, ...]],
+        takes: Sequence[tuple[str, Any]],
+        constants: Sequence[torch.Tensor],
+        result: Any,
+        stacked: frozenset[int],
+        count: int,
+        writes: frozenset[str],
+        reads: bool,
+    ) -> None:
+        self._program = program
+        self._takes = takes
+        self._constants = constants
+        self._result = result
+        self._stacked = stacked
+        self._count = count
+        self.writes = writes
+        self.reads = reads
+
+    @torch.no_grad()
+    def __call__(self, inputs: Inputs) -> Any:
+        """The tapes' result, with a :class:`Spread` for each tensor, and with :class:`Differing` options.
+
+        Raises:
+            OtherBranchError: the batch asks for a computation that is not on the tapes.
+        """
+        sources: dict[str, Any] = {
+            "shared": inputs.shared,
+            "stacked": inputs.stacked,
+            "constant": self._constants,
+            "generator": inputs.generators,
+        }
+        found = self._program(
+            *(
+                inputs.own[name[0]][name[1]] if kind == "own" else sources[kind][name]
+                for kind, name in self._takes
+            )
+        )
+
+        def spread(value: Any) -> Any:
+            if not isinstance(value, Ref):
+                return value
+            each = found[value.number]
+            if isinstance(each, (tuple, list)):
+                return Spread(each)
+            return Spread(each.unbind(), each) if value.number in self._stacked else Spread([each] * self._count)
+
+        return mapped(self._result, spread)
+
+
+def plan_for(tapes: Sequence[Tape], inputs: Inputs) -> Plan:
+    """A plan for what is on the tapes of members, each on its own.
+
+    Args:
+        inputs: to compare operations on. Their generators and tensors are left as they are.
+
+    Raises:
+        NotRecordedError: there is none.
+    """
+    builder = _Builder(tapes, inputs)
+    for number in range(len(tapes[0].operations)):
+        builder.add(number)
+    return builder.plan()
+
+
+class _Held:
+    """A tensor of a tape while a plan is made: ``one`` for all members, a ``whole`` with slots, or one for ``each``."""
+
+    def __init__(
+        self,
+        one: Handle | None = None,
+        whole: Handle | None = None,
+        each: Sequence[Handle] | None = None,
+    ) -> None:
+        self.one, self.whole, self.each = one, whole, each
+        self.lies_whole = whole is not None
+
+
+class _Builder:
+    def __init__(self, tapes: Sequence[Tape], inputs: Inputs) -> None:
+        self._tapes = tapes
+        self._count = len(tapes)
+        self._inputs = inputs
+        self._graph = torch.fx.Graph()
+        self._last_placeholder: Any = None
+        self._takes: list[tuple[str, Any]] = []
+        self._constants: list[torch.Tensor] = []
+        self._placeholders: dict[tuple[str, Any], Handle] = {}
+        self._held: dict[int, _Held] = {}
+        self._writes: set[str] = set()
+        self._reads = False
+        if len({len(tape.operations) for tape in tapes}) > 1:
+            raise NotRecordedError("members do different things")
+        self._last_use: dict[int, int] = {}
+        self._last_write: dict[int, int] = {}
+        for place, operation in enumerate(tapes[0].operations):
+            self._last_use |= {ref.number: place for ref in operation.refs()}
+            self._last_write |= {tapes[0].storages[number]: place for number in operation.written}
+        for ref in refs_in(tapes[0].result):
+            self._last_use[ref.number] = len(tapes[0].operations)
+        self._differing = self._differing_storages()
+
+    def _differing_storages(self) -> set[int]:
+        """Memory that is written to with what differs from member to member."""
+        first, storages = self._tapes[0], self._tapes[0].storages
+        differing = {number for number, name in first.given.items() if name not in self._inputs.shared}
+        found: set[int] = set()
+        while True:
+            before = len(found)
+            for operation in first.operations:
+                differs = _is_random(operation) or any(ref.number in differing for ref in operation.refs())
+                if differs:
+                    found |= {storages[number] for number in operation.written}
+                for number in operation.results:
+                    if number is not None and (differs or storages[number] in found):
+                        differing.add(number)
+            differing |= {number for number in storages if storages[number] in found}
+            if len(found) == before:
+                return found
+
+    # The program --------------------------------------------------------------------------------
+
+    def _emit(self, function: Any, *arguments: Any, **keywords: Any) -> Handle:
+        """Call a function, and put the call into the program."""
+        node = self._graph.call_function(
+            function, mapped(arguments, self._node), mapped(keywords, self._node)
+        )
+        return Handle(node, _computed(function, *arguments, **keywords).value)
+
+    def _node(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._constant(value).node
+        return value.node if isinstance(value, Handle) else value
+
+    def _placeholder(self, kind: str, name: Any, value: Any, stacked: bool = False) -> Handle:
+        if (kind, name) not in self._placeholders:
+            with self._graph.inserting_after(self._last_placeholder):
+                node = self._last_placeholder = self._graph.placeholder(f"given_{len(self._takes)}")
+            self._takes.append((kind, name))
+            self._placeholders[kind, name] = Handle(node, value, stacked)
+        return self._placeholders[kind, name]
+
+    def _constant(self, tensor: torch.Tensor) -> Handle:
+        self._constants.append(tensor)
+        return self._placeholder("constant", len(self._constants) - 1, tensor)
+
+    def plan(self) -> Plan:
+        """The plan of what was added."""
+        outputs: list[Any] = []
+        stacked: set[int] = set()
+
+        def placed(value: Any) -> Any:
+            if not isinstance(value, Ref):
+                return value
+            held = self._of(value.number)
+            if held.one is not None:
+                outputs.append(held.one.node)
+            elif held.lies_whole and held.whole is not None:
+                stacked.add(len(outputs))
+                outputs.append(held.whole.node)
+            else:
+                outputs.append([handle.node for handle in self._each(held)])
+            return Ref(len(outputs) - 1)
+
+        result = mapped(_merged([tape.result for tape in self._tapes]), placed)
+        self._graph.output(tuple(outputs))
+        self._graph.eliminate_dead_code(is_impure_node=_is_kept)
+        program = torch.fx.GraphModule({}, self._graph)
+        return Plan(
+            program.forward,
+            self._takes,
+            self._constants,
+            result,
+            frozenset(stacked),
+            self._count,
+            frozenset(self._writes),
+            self._reads,
+        )
+
+    # Tensors of the tapes -----------------------------------------------------------------------
+
+    def _of(self, number: int) -> _Held:
+        if number not in self._held:
+            self._held[number] = self._given(number)
+        return self._held[number]
+
+    def _given(self, number: int) -> _Held:
+        """What comes from outside."""
+        names = {tape.given.get(number) for tape in self._tapes}
+        (name,) = names if len(names) == 1 else (None,)
+        if name is None:
+            return self._constants_of(number)
+        if name in self._inputs.shared:
+            return _Held(one=self._placeholder("shared", name, self._inputs.shared[name]))
+        if name in self._inputs.stacked:
+            value = self._inputs.stacked[name].clone()
+            return _Held(whole=self._placeholder("stacked", name, value, stacked=True))
+        return _Held(
+            each=[
+                self._placeholder("own", (member, name), own[name].clone())
+                for member, own in enumerate(self._inputs.own)
+            ]
+        )
+
+    def _constants_of(self, number: int) -> _Held:
+        if not all(number in tape.constants for tape in self._tapes):
+            raise NotRecordedError("members take different tensors")
+        if self._tapes[0].storages[number] in self._last_write:
+            raise NotRecordedError("it changes a tensor in place that is no parameter and no buffer")
+        values = [tape.constants[number] for tape in self._tapes]
+        if all(_same(values[0], value) for value in values):
+            return _Held(one=self._constant(values[0]))
+        return _Held(each=[self._constant(value) for value in values])
+
+    def _is_written_later(self, number: int, place: int) -> bool:
+        return self._last_write.get(self._storages[number], -1) >= place
+
+    @property
+    def _storages(self) -> Mapping[int, int]:
+        return self._tapes[0].storages
+
+    def _each(self, held: _Held) -> Sequence[Handle]:
+        if held.one is not None:
+            return [held.one] * self._count
+        if held.each is None:
+            assert held.whole is not None
+            whole = self._emit(torch.unbind, held.whole)
+            held.each = [self._emit(_item, whole, member) for member in range(self._count)]
+        return held.each
+
+    def _whole(self, number: int, place: int) -> Handle | None:
+        """A tensor with a slot for each member; None: there is none."""
+        held = self._of(number)
+        if held.whole is not None:
+            return held.whole
+        assert held.each is not None
+        first = held.each[0].value
+        if any(_form(handle.value) != _form(first) for handle in held.each):
+            return None
+        whole = self._emit(torch.stack, list(held.each))
+        whole.stacked = True
+        if not self._is_written_later(number, place):
+            held.whole = whole
+        return whole
+
+    # Operations ---------------------------------------------------------------------------------
+
+    def add(self, place: int) -> None:
+        """Put the operations at a place of the tapes into the program."""
+        operations = [tape.operations[place] for tape in self._tapes]
+        first = operations[0]
+        if any(
+            other.function is not first.function or other.results != first.results or other.written != first.written
+            for other in operations
+        ):
+            raise NotRecordedError("members do different things")
+        arguments = _merged([operation.arguments for operation in operations])
+        keywords = _merged([operation.keywords for operation in operations])
+        refs = list(refs_in([arguments, keywords]))
+        if first.read is not None:
+            self._add_read(operations, arguments, keywords)
+        else:
+            self._check_writes(first)
+            differs = (
+                _is_random(first)
+                or any(self._of(ref.number).one is None for ref in refs)
+                or _has_differing([arguments, keywords])
+                or any(
+                    self._storages[number] in self._differing for number in first.results if number is not None
+                )
+            )
+            if differs:
+                self._add_differing(place, first, arguments, keywords, refs)
+            else:
+                given = [mapped(each, self._one) for each in (arguments, keywords)]
+                self._keep(first, [_Held(one=handle) for handle in self._results(first, *given)])
+        for number in [number for number in self._held if self._last_use.get(number, -1) <= place]:
+            if number not in self._tapes[0].given:
+                del self._held[number]
+
+    def _one(self, value: Any) -> Any:
+        return self._of(value.number).one if isinstance(value, Ref) else value
+
+    def _add_read(self, operations: Sequence[Operation], arguments: Any, keywords: Any) -> None:
+        first = operations[0]
+        if any(self._of(ref.number).one is None for ref in refs_in([arguments, keywords])) or any(
+            other.read != first.read for other in operations
+        ):
+            raise NotRecordedError("it reads numbers that members' own tensors decide")
+        assert first.read is not None
+        self._emit(_check_read, first.function, first.read[0], *mapped(arguments, self._one))
+        self._reads = True
+
+    def _check_writes(self, operation: Operation) -> None:
+        for number in operation.written:
+            storage = self._storages[number]
+            for other, name in self._tapes[0].given.items():
+                if self._storages[other] == storage:
+                    if name in self._inputs.shared or name in self._inputs.stacked:
+                        raise NotRecordedError(f"it changes {name} in place")
+                    self._writes.add(name)
+
+    def _results(self, operation: Operation, arguments: Any, keywords: Any) -> list[Any]:
+        """Call the operation, and take its results apart; None for those that are not new."""
+        found = self._emit(operation.function, *arguments, **keywords)
+        if not isinstance(found.value, (list, tuple)):
+            return [found]
+        return [
+            None if number is None else self._emit(_item, found, place)
+            for place, number in enumerate(operation.results)
+        ]
+
+    def _keep(self, operation: Operation, found: Sequence[Any]) -> None:
+        for number, held in zip(operation.results, found, strict=False):
+            if number is not None:
+                self._held[number] = held
+        changed = {self._storages[number] for number in operation.written}
+        for number, held in self._held.items() if changed else ():
+            if self._storages[number] in changed and not held.lies_whole:
+                held.whole = None
+
+    def _add_differing(
+        self, place: int, operation: Operation, arguments: Any, keywords: Any, refs: Sequence[Ref]
+    ) -> None:
+        if not operation.written and not _is_random(operation):
+            found = self._at_once(place, operation, arguments, keywords, refs)
+            if found is not None:
+                self._keep(operation, [None if each is None else _Held(whole=each) for each in found])
+                return
+        of_members = [self._results(operation, *given) for given in self._of_each(operation, arguments, keywords)]
+        self._keep(
+            operation,
+            [
+                None if each[0] is None else _Held(each=list(each))
+                for each in zip(*of_members, strict=True)
+            ],
+        )
+
+    def _of_each(self, operation: Operation, arguments: Any, keywords: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Arguments and keywords of each member."""
+        for member in range(self._count):
+
+            def own(value: Any, member: int = member) -> Any:
+                if isinstance(value, Ref):
+                    return self._each(self._of(value.number))[member]
+                return value.values[member] if isinstance(value, Differing) else value
+
+            options = mapped(keywords, own)
+            if _is_random(operation):
+                if not any(each.name == "generator" for each in operation.function._schema.arguments):
+                    raise NotRecordedError(f"it calls {operation.function}, which draws from PyTorch's generator alone")
+                generator = _copied(self._inputs.generators[member])
+                options["generator"] = self._placeholder("generator", member, generator)
+            yield mapped(arguments, own), options
+
+    def _at_once(
+        self, place: int, operation: Operation, arguments: Any, keywords: Any, refs: Sequence[Ref]
+    ) -> list[Any] | None:
+        """Results for all members at once, if these have the bits of the members' own operations."""
+        function = operation.function
+        name = function._schema.name.removeprefix("aten::")
+        members = [
+            [mapped(each, _own_memory if name not in VIEWS else _value) for each in given]
+            for given in self._of_each(operation, arguments, keywords)
+        ]
+        likes = [_listed(_computed(function, *each[0], **each[1]).value) for each in members]
+        if any(_forms(like) != _forms(likes[0]) for like in likes):
+            return None
+        if all(self._of(ref.number).one is not None for ref in refs):
+            return self._made(operation, likes)
+        if not self._gains(operation, name, refs):
+            return None
+        is_mutable = any(
+            number is not None and self._storages[number] in self._last_write for number in operation.results
+        )
+        wholes: dict[int, Any] = {}
+        for ref in refs:
+            held = self._of(ref.number)
+            if is_mutable and name in VIEWS and held.one is None and not held.lies_whole:
+                return None
+            wholes[ref.number] = held.one or self._whole(ref.number, place)
+        if any(each is None for each in wholes.values()):
+            return None
+
+        def whole(value: Any) -> Any:
+            return wholes[value.number] if isinstance(value, Ref) else value
+
+        call = Call(function, mapped(arguments, whole), mapped(keywords, whole), likes[0], self._count)
+        for rule in rules_for(function):
+            if _is_exact(rule, call, likes, name in VIEWS, is_mutable):
+                return rule(self._emit, call)
+        return None
+
+    def _gains(self, operation: Operation, name: str, refs: Sequence[Ref]) -> bool:
+        """Whether an operation on all members' tensors is worth joining those that lie apart."""
+        held = {ref.number: self._of(ref.number) for ref in refs}
+        apart = [each for each in held.values() if each.one is None and each.whole is None]
+        if not apart:
+            return True
+        if name in ("mm", "addmm") and any(each.one is not None for each in held.values()):
+            return True
+        return name not in VIEWS and all(
+            handle.value.numel() < _LARGE for each in apart for handle in each.each or ()
+        )
+
+    def _made(self, operation: Operation, likes: Sequence[Sequence[Any]]) -> list[Any] | None:
+        """Memory with a slot for each member, for what is the same for all as yet."""
+        like = likes[0][0]
+        if len(likes[0]) != 1 or operation.function not in _FACTORIES:
+            return None
+        found = self._emit(_slots, self._count, list(like.shape), list(like.stride()), like.dtype)
+        found.stacked = True
+        fill = _FACTORIES[operation.function]
+        if fill is not None:
+            found = self._emit(_ATEN.fill_.Scalar, found, fill)
+            found.stacked = True
+        return [found]
+
+
+_FACTORIES = {
+    _ATEN.empty_like.default: None,
+    _ATEN.zeros_like.default: 0,
+    _ATEN.ones_like.default: 1,
+    _ATEN.new_empty.default: None,
+    _ATEN.new_zeros.default: 0,
+    _ATEN.new_ones.default: 1,
+}
+
+
+# Functions of programs ------------------------------------------------------------------------
+
+
+def _slots(count: int, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Empty memory with a slot (*shape) for each member."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    return torch.empty_strided((count, *shape), (span, *strides), dtype=dtype)
+
+
+def _item(values: Sequence[Any], place: int) -> Any:
+    return values[place]
+
+
+def _check_read(function: Any, expected: Any, *arguments: Any) -> None:
+    if function(*arguments) != expected:
+        raise OtherBranchError
+
+
+def _is_kept(node: Any) -> bool:
+    """Whether a call does more than to give a result."""
+    schema = getattr(node.target, "_schema", None)
+    return (
+        node.op in ("placeholder", "output")
+        or node.target is _check_read
+        or (schema is not None and bool(schema.is_mutable))
+    )
+
+
+# Comparing ------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def _computed(function: Any, *arguments: Any, **keywords: Any) -> Handle:
+    """The result of a call, in no program."""
+    return Handle(None, function(*mapped(arguments, _value), **mapped(keywords, _value)))
+
+
+def _value(value: Any) -> Any:
+    return value.value if isinstance(value, Handle) else value
+
+
+def _own_memory(value: Any) -> Any:
+    """A tensor as a member alone would have it: not behind others, if it has no gaps."""
+    found = _value(value)
+    if isinstance(found, torch.Tensor) and found.data_ptr() % 64 and found.numel() == _span(found):
+        return found.clone()
+    return found
+
+
+def _span(tensor: torch.Tensor) -> int:
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _is_exact(
+    rule: Any, call: Call, likes: Sequence[Sequence[Any]], is_view: bool, is_mutable: bool
+) -> bool:
+    """Whether a rule gives the results of members to the bit."""
+    try:
+        found = rule(_computed, call)
+    except (NoRuleError, RuntimeError, ValueError, IndexError, TypeError):
+        return False
+    if not _agrees(found, likes):
+        return False
+    if is_view and is_mutable and not _is_of_memory(found, call):
+        return False
+    return True
+
+
+def _agrees(found: Sequence[Any], likes: Sequence[Sequence[Any]]) -> bool:
+    for place, handle in enumerate(found):
+        if handle is None:
+            continue
+        whole = handle.value
+        if whole.shape[1:] != likes[0][place].shape or len(whole) != len(likes):
+            return False
+        for own, like in zip(whole, likes, strict=True):
+            if _form(own) != _form(like[place]) or not _same(own, like[place]):
+                return False
+    return True
+
+
+def _is_of_memory(found: Sequence[Any], call: Call) -> bool:
+    memory = {handle.value.untyped_storage().data_ptr() for handle in call.handles()}
+    return all(handle is None or handle.value.untyped_storage().data_ptr() in memory for handle in found)
+
+
+def _form(tensor: torch.Tensor) -> Any:
+    """Shape, strides where they count, and dtype."""
+    strides = [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1]
+    return tensor.shape, strides, tensor.dtype
+
+
+def _forms(tensors: Sequence[Any]) -> Any:
+    return [None if each is None else _form(each) for each in tensors]
+
+
+def _listed(found: Any) -> list[Any]:
+    return list(found) if isinstance(found, (list, tuple)) else [found]
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors hold the same numbers; NaN is the same as NaN."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _copied(generator: torch.Generator) -> torch.Generator:
+    made = torch.Generator()
+    made.set_state(generator.get_state())
+    return made
+
+
+# Tapes ----------------------------------------------------------------------------------------
+
+
+def _merged(values: Sequence[Any]) -> Any:
+    """One value for those of all members, with :class:`Differing` where they differ.
+
+    Raises:
+        NotRecordedError: other tensors are in other places.
+    """
+    first = values[0]
+    if isinstance(first, Ref) or any(isinstance(each, Ref) for each in values):
+        if any(each != first or not isinstance(each, Ref) for each in values):
+            raise NotRecordedError("members take different tensors")
+        return first
+    if isinstance(first, dict):
+        if any(each.keys() != first.keys() for each in values):
+            raise NotRecordedError("members do different things")
+        return {key: _merged([each[key] for each in values]) for key in first}
+    if isinstance(first, (tuple, list)):
+        if next(refs_in(first), None) is None and not any(isinstance(each, (tuple, dict)) for each in first):
+            return first if all(_equal(each, first) for each in values) else Differing(values)
+        if any(not isinstance(each, (tuple, list)) or len(each) != len(first) for each in values):
+            raise NotRecordedError("members do different things")
+        merged = [_merged(items) for items in zip(*values, strict=True)]
+        return merged if isinstance(first, list) else tuple(merged)
+    return first if all(_equal(each, first) for each in values) else Differing(values)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def _has_differing(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_has_differing, value))
+    if isinstance(value, dict):
+        return any(map(_has_differing, value.values()))
+    return isinstance(value, Differing)
+
+
+def _is_random(operation: Operation) -> bool:
+    """Whether an operation draws random numbers."""
+    function = operation.function
+    if torch.Tag.nondeterministic_seeded not in function.tags:
+        return False
+    for number, argument in enumerate(function._schema.arguments):
+        if argument.name == "dropout_p":
+            given = operation.arguments[number] if number < len(operation.arguments) else 0.0
+            return bool(operation.keywords.get("dropout_p", given))
+    return True

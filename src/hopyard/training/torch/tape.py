@@ -1,0 +1,203 @@
+"""Tapes: all operations on tensors that a computation made, as they were given to PyTorch's kernels.
+
+A tape holds what eager PyTorch did, gradients included, below autograd: each operation with its options, and where its
+tensors came from. Done again on tensors of other values it gives the bits that the computation would give, unless
+that looks at values: numbers and truths that it read are on the tape, too, for whoever does it again to compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class NotRecordedError(Exception):
+    """A computation cannot be done again from a tape; says why."""
+
+
+class Ref(NamedTuple):
+    """A tensor on a tape, by its number."""
+
+    number: int
+
+
+class Operation(NamedTuple):
+    """One operation.
+
+    Attributes:
+        arguments: with a ``Ref`` for each tensor, also within lists.
+        results: by their places in what the operation gives; None: no tensor, or one that was there before.
+        read: the number or truth that the operation gave, in a tuple; None: it gave tensors, or nothing.
+        written: the tensors that it changed in place.
+    """
+
+    function: Any
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    results: tuple[int | None, ...]
+    read: tuple[Any] | None
+    written: frozenset[int]
+
+    def refs(self) -> Iterator[Ref]:
+        """The tensors that it takes."""
+        yield from refs_in([self.arguments, self.keywords])
+
+
+class Tape(NamedTuple):
+    """A recording.
+
+    Attributes:
+        given: names of the tensors from outside, by their numbers.
+        constants: tensors of no name, which the computation had made, or keeps, by their numbers.
+        result: what the computation returned, with a ``Ref`` for each tensor.
+        storages: for each tensor a number of the memory that it is in.
+    """
+
+    operations: list[Operation]
+    given: dict[int, str]
+    constants: dict[int, torch.Tensor]
+    result: Any
+    storages: dict[int, int]
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """``value``, also within tuples, lists and dicts, as ``change`` makes it of each."""
+    if isinstance(value, Ref):
+        return change(value)
+    if isinstance(value, (tuple, list)):
+        items = [mapped(item, change) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict):
+        return {key: mapped(item, change) for key, item in value.items()}
+    return change(value)
+
+
+def refs_in(value: Any) -> Iterator[Ref]:
+    """The references in ``value``, also within tuples, lists and dicts."""
+    if isinstance(value, Ref):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from refs_in(item)
+    elif isinstance(value, dict):
+        yield from refs_in(list(value.values()))
+
+
+def record(compute: Callable[[], Any], named: Mapping[str, torch.Tensor]) -> Tape:
+    """Do a computation, and record it.
+
+    Args:
+        named: tensors from outside, by names; of equal ones the first name counts.
+
+    Raises:
+        NotRecordedError: it does what cannot be recorded.
+    """
+    recorder = _Recorder(named)
+    with recorder:
+        result = compute()
+    return recorder.tape(result)
+
+
+_Place = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
+"""The memory of a tensor, and how it is read: autograd keeps tensors under other objects."""
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self, named: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()
+        self._names: dict[_Place, str] = {}
+        for name, tensor in named.items():
+            self._names.setdefault(_place(tensor), name)
+        self._named_memory = {place[0] for place in self._names}
+        self._made: set[int] = set()
+        self._numbers: dict[_Place, int] = {}
+        self._kept: list[torch.Tensor] = list(named.values())  # so that no memory is given out twice
+        self._operations: list[Operation] = []
+        self._given: dict[int, str] = {}
+        self._constants: dict[int, torch.Tensor] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        keywords = dict(kwargs or {})
+        _check_size(func, args)
+        arguments = mapped(tuple(args), self._ref), mapped(keywords, self._ref)
+        written = [self._ref(tensor).number for tensor in _written(func, args, keywords)]
+        found = func(*args, **keywords)
+        results = list(found) if isinstance(found, (tuple, list)) else [found]
+        if any(isinstance(each, torch.Tensor) for each in results) or written:
+            numbers = tuple(self._result(each) if isinstance(each, torch.Tensor) else None for each in results)
+            if written or any(number is not None for number in numbers):
+                self._operations.append(Operation(func, *arguments, numbers, None, frozenset(written)))
+        elif isinstance(found, (bool, int, float)):
+            self._operations.append(Operation(func, *arguments, (), (found,), frozenset()))
+        else:
+            raise NotRecordedError(f"it calls {func}, which gives no tensor")
+        return found
+
+    def _ref(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        place = _place(value)
+        if place in self._numbers:
+            return Ref(self._numbers[place])
+        number = self._number(value, place)
+        if place in self._names:
+            self._given[number] = self._names[place]
+        elif place[0] in self._made or place[0] in self._named_memory:
+            raise NotRecordedError("it reads memory of a tensor in a way that is not recorded")
+        else:
+            self._constants[number] = value.detach()
+        return Ref(number)
+
+    def _result(self, value: torch.Tensor) -> int | None:
+        """A number for what an operation gave; None: it was there before."""
+        place = _place(value)
+        if place in self._numbers:
+            return None
+        if place[0] not in self._named_memory:
+            self._made.add(place[0])
+        return self._number(value, place)
+
+    def _number(self, value: torch.Tensor, place: _Place) -> int:
+        number = self._numbers[place] = len(self._numbers)
+        self._kept.append(value)
+        return number
+
+    def tape(self, result: Any) -> Tape:
+        refs = mapped(result, self._ref)
+        storages = {number: place[0] for place, number in self._numbers.items()}
+        return Tape(self._operations, self._given, self._constants, refs, storages)
+
+
+def _place(tensor: torch.Tensor) -> _Place:
+    if tensor.layout != torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise NotRecordedError(f"it has a tensor of another kind ({type(tensor).__name__}, {tensor.layout})")
+    storage: Any = tensor.untyped_storage()
+    return storage._cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+def _written(func: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors that an operation changes in place."""
+    found: list[torch.Tensor] = []
+    for number, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[number] if number < len(args) else keywords.get(argument.name)
+            found += [each for each in (value if isinstance(value, (list, tuple)) else [value]) if each is not None]
+    return found
+
+
+def _check_size(func: Any, args: Sequence[Any]) -> None:
+    """Raise NotRecordedError if the size of the result depends on values."""
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return
+    indices = args[1] if func in _INDEXING and len(args) > 1 else [None]
+    if not all(isinstance(each, torch.Tensor) and each.dtype in _INTEGERS for each in indices if each is not None) or (
+        func not in _INDEXING
+    ):
+        raise NotRecordedError(f"it calls {func}, whose result has a size that depends on values")
+
+
+_INTEGERS = (torch.int64, torch.int32)
+_INDEXING = (torch.ops.aten.index.Tensor,)
