@@ -207,6 +207,20 @@ def test_an_extended_run_is_committed_once_more(
     assert list(stock.data) == ["mine/train", "mine/val"]
 
 
+def test_a_run_that_a_command_extended_is_reproduced_as_it_ended(
+    stock: StockRoom, store: LocalStore, search: Any, make_rows: Any
+) -> None:
+    first = search(store, stock=stock, run_id="mine", num_models=1).fit(make_rows()).run
+    first.extend(num_models=2, num_epochs=3)
+    run = search(store, stock=stock, run_id="mine", num_models=1).fit(make_rows()).run
+    assert {number: trial.epochs for number, trial in run.state.trials.items()} == {0: 3, 1: 3}
+    settings = json.loads(stock.experiment.run("mine").read("search.json"))["settings"]
+    assert (settings["num_models"], settings["num_epochs"]) == (2, 3)
+    done = reproduce(stock, trust=True, progress=False, num_workers=0)
+    assert done.equal
+    assert done.num_series == sum(len(trial.history) for trial in run.state.trials.values())
+
+
 def test_data_of_the_stockroom_is_not_stored_again(
     columns: StockRoom, store: LocalStore, search: Any
 ) -> None:

@@ -239,6 +239,9 @@ def _train(
     if about["has_init_from"]:
         folder = store.at("init_from")
         init_from = _Weights(folder, save_state(folder, revision.model.tree(f"{stored.id}/init_from")))
+    # A user's command may have extended the run, which ends where a run of that size does.
+    budget = {name: about["settings"].get(name) for name in ("num_models", "num_epochs") if name in arguments}
+    arguments |= {name: total for name, total in budget.items() if total is not None}
     search = kind(
         **arguments, backend=backend, store=store, init_from=init_from, validation=about["validation"],
         progress=progress,

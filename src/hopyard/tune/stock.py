@@ -153,7 +153,7 @@ class FitOutcome:
             "format": format_header(FORMAT),
             "run_id": run.run_id,
             "outcome": outcome_digest(run),
-            "settings": {**run.settings, "num_epochs": self._arguments.num_epochs, **self._more},
+            "settings": {**self._more, **run.settings, "num_epochs": run.state.num_epochs},
             "environment": header["environment"],
             "device": device,
             "data": data,
