@@ -131,3 +131,32 @@ def test_an_error_ends_the_command_with_its_message_alone(finished: Path, hopyar
     assert ended.stdout == ""
     assert ended.stderr.startswith("NotFoundError: ")
     assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("run describe store ", {"RUN"}),
+        ("run pause store RUN", {"RUN"}),
+        ("run compare store RUN ", {"RUN"}),
+        ("run describe nowhere ", set()),
+        ("run describe store x", set()),
+        ("run clone store RUN ", {"0", "1", "2", "3", "4", "5"}),
+        ("run stop store RUN --trial 2", {"2"}),
+        ("run clone store another ", set()),
+        ("model register net --store store --run ", {"RUN"}),
+    ],
+)
+def test_a_shell_is_offered_runs_and_trials(
+    words: str, offered: set[str], run_id: str, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(finished)
+    given = ["hopyard", *words.replace("RUN", run_id).split(" ")]
+    env = {
+        "_HOPYARD_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(given),
+        "COMP_CWORD": str(len(given) - 1),
+        "_TYPER_COMPLETE_ARGS": " ".join(given),
+    }
+    found = CliRunner().invoke(app, prog_name="hopyard", env=env).output.split()
+    assert set(found) == {run_id if each == "RUN" else each for each in offered}

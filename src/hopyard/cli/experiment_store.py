@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
-from hopyard.cli.run_stores import open_existing
-from hopyard.errors import HopyardError
+from hopyard.cli.run_stores import names_beginning, open_existing
 from hopyard.experiment.checkpoints import list_checkpoints
 from hopyard.experiment.driver import BACKENDS
 from hopyard.experiment.experiments import experiment_ids, open_experiment
@@ -21,12 +20,14 @@ DEFAULT_STORE = "experiments"
 
 def _complete_experiment(ctx: typer.Context, incomplete: str) -> list[str]:
     """Ids of experiments of the store that begin so."""
-    return _beginning(incomplete, lambda: experiment_ids(_store_of(ctx)))
+    return names_beginning(incomplete, lambda: experiment_ids(_store_of(ctx)))
 
 
 def _complete_trial(ctx: typer.Context, incomplete: str) -> list[str]:
     """Numbers of trials of the experiment that was named, that begin so."""
-    return _beginning(incomplete, lambda: map(str, open_experiment(_store_of(ctx), _named(ctx)).state.trials))
+    return names_beginning(
+        incomplete, lambda: map(str, open_experiment(_store_of(ctx), _named(ctx)).state.trials)
+    )
 
 
 def _complete_weights(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -36,7 +37,7 @@ def _complete_weights(ctx: typer.Context, incomplete: str) -> list[str]:
         kept = [each.trial for each in list_checkpoints(_store_of(ctx), _named(ctx)) if each.kept]
         yield from ("best", *map(str, sorted(kept))) if kept else ()
 
-    return _beginning(incomplete, trials)
+    return names_beginning(incomplete, trials)
 
 
 def _store_of(ctx: typer.Context) -> Store:
@@ -48,13 +49,6 @@ def _named(ctx: typer.Context) -> str:
     """The id of the experiment that was named."""
     # An option without its value yet ends parsing before the arguments are named.
     return ctx.params.get("experiment") or next(iter(ctx.args), "")
-
-
-def _beginning(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:
-    try:
-        return [name for name in names() if name.startswith(incomplete)]
-    except HopyardError:  # no store, or no such experiment, so nothing to offer
-        return []
 
 
 def _complete_backend(incomplete: str) -> list[str]:

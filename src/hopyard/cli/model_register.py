@@ -8,12 +8,17 @@ import typer
 
 from hopyard.cli.completing import complete_model, complete_run
 from hopyard.cli.model import Description, Labels, Name, check_nothing_staged, show_changed
-from hopyard.cli.run_stores import open_existing
+from hopyard.cli.run_stores import complete_run_of_store, open_existing
 from hopyard.cli.terminal import JsonOption
 from hopyard.errors import UsageError
 from hopyard.stockroom import StockRoom
 from hopyard.tune import open_run
 from hopyard.tune.registering import in_a_block
+
+
+def _complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Runs that begin so: of the store that was named, else of the experiment shelf."""
+    return complete_run_of_store(ctx, incomplete) if ctx.params.get("store") else complete_run(incomplete)
 
 
 def register(
@@ -25,7 +30,7 @@ def register(
         ),
     ] = None,
     run: Annotated[
-        str | None, typer.Option(help="Id of the run that made it.", autocompletion=complete_run)
+        str | None, typer.Option(help="Id of the run that made it.", autocompletion=_complete_run)
     ] = None,
     store: Annotated[
         str | None,

@@ -13,7 +13,7 @@ import typer
 
 from hopyard import tune
 from hopyard.cli.run_lines import RunLines
-from hopyard.cli.run_stores import RunId, StorePath, open_existing
+from hopyard.cli.run_stores import RunId, StorePath, complete_trial, open_existing
 from hopyard.cli.terminal import JsonLinesOption, JsonOption, complain, console, say, show_json
 from hopyard.errors import NotFoundError, RunHeldError, RunInterruptedError, UsageError
 from hopyard.hopper.notice import SIGNALS
@@ -63,7 +63,9 @@ def pause(store: StorePath, run_id: RunId) -> None:
 def stop(
     store: StorePath,
     run_id: RunId,
-    trial: Annotated[int | None, typer.Option(help="Stop only this trial.", min=0)] = None,
+    trial: Annotated[
+        int | None, typer.Option(help="Stop only this trial.", min=0, autocompletion=complete_trial)
+    ] = None,
 ) -> None:
     """End a run after the units under way, or one trial of it. A run that was stopped can be resumed."""
     _ask(open_existing(store), run_id, {"do": "stop"} if trial is None else {"do": "stop", "trial": trial})
@@ -84,7 +86,7 @@ def extend(
 def clone(
     store: StorePath,
     run_id: RunId,
-    trial: Annotated[int, typer.Argument(help="Number of the trial.", min=0)],
+    trial: Annotated[int, typer.Argument(help="Number of the trial.", min=0, autocompletion=complete_trial)],
     changes: Annotated[
         list[str] | None,
         typer.Option(

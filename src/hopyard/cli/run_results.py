@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from hopyard import tune
-from hopyard.cli.run_stores import RunId, StorePath, open_existing
+from hopyard.cli.run_stores import RunId, StorePath, complete_run_of_store, open_existing
 from hopyard.cli.terminal import JsonOption, console, say, show_json
 from hopyard.documents.runs import compared_json
 from hopyard.tune.comparing import compared_rows
@@ -27,7 +27,10 @@ def add_to(app: typer.Typer) -> None:
 
 def compare_command(
     store: StorePath,
-    run_ids: Annotated[list[str], typer.Argument(help="Ids of runs, at least one.")],
+    run_ids: Annotated[
+        list[str],
+        typer.Argument(help="Ids of runs, at least one.", autocompletion=complete_run_of_store),
+    ],
     as_json: JsonOption = False,
 ) -> None:
     """Show runs side by side: what they came to, and the settings in which they differ."""
