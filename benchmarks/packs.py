@@ -2,59 +2,52 @@
 
 64 networks 40-64-64-1 (PyTorch, Adam), batch 256, 2 epochs over a Parquet file of float32 columns, on two workers of
 one thread, from the file to trained models that were validated on a fifth of the rows. The peers train on the
-same four fifths, and do not validate:
+same four fifths, and do not validate; each has two processes of one thread, reads the file once in each, and takes
+``Adam(fused=True)``:
 
-* two processes with a loop for each network over tensors in memory, a ``DataLoader`` that takes whole batches by index
-  (``batch_size=None``), and ``Adam(fused=True)``;
-* the same, with batches taken by index without any ``DataLoader``: the least that a loop can do;
+* a loop over the networks, joblib, Optuna and Ray Tune, each over tensors in memory, by a ``DataLoader`` that takes
+  whole batches by index (``batch_size=None``);
+* a loop that takes batches by index without any ``DataLoader``: the least that a loop can do;
+* JAX, half of the networks in each process, stacked by hand with ``vmap``; compiling counts;
 * the same search with ``packing="serial"``, whose results must be the same to the last bit.
 
-``--rows`` and ``--networks`` make it smaller or larger.
+The last lines compare with the best of several. ``--full`` takes a million rows, ``--rows`` and ``--networks`` make it
+smaller or larger.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
-import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
+from _pack_peers import network
+from _pack_table import BATCH, EPOCHS, NAMES, SHARE, write
+from _scripts import run_again
 from hopyard.backend import LocalBackend
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.tune import GridSearch, hp_choice
 
-COLUMNS, BATCH, EPOCHS, SHARE = 40, 256, 2, 0.2
-
-
-def write(folder: Path, rows: int) -> Path:
-    random = np.random.default_rng(0)
-    features = random.standard_normal((rows, COLUMNS), dtype=np.float32)
-    target = (features @ random.standard_normal(COLUMNS) + random.standard_normal(rows)).astype(np.float32)
-    table = pa.table({f"c{number:02}": features[:, number] for number in range(COLUMNS)} | {"target": target})
-    path = folder / "table.parquet"
-    pq.write_table(table, path, row_group_size=65_536)
-    return path
-
-
-def network() -> torch.nn.Module:
-    return torch.nn.Sequential(
-        torch.nn.Linear(COLUMNS, 64),
-        torch.nn.ReLU(),
-        torch.nn.Linear(64, 64),
-        torch.nn.ReLU(),
-        torch.nn.Linear(64, 1),
-    )
+HERE = Path(__file__).parent
+LOOP, BY_INDEX, JAX = "a loop, tuned DataLoader", "a loop, batches by index", "JAX vmap by hand"
+SERIAL = 'packing="serial"'
+PEERS: dict[str, tuple[str, list[str], str | None]] = {
+    LOOP: ("_pack_peers.py", ["loop"], None),
+    "joblib, tuned DataLoader": ("_pack_peers.py", ["joblib"], "joblib"),
+    "Optuna, tuned DataLoader": ("_pack_peers.py", ["optuna"], "optuna"),
+    "Ray Tune, tuned DataLoader": ("_pack_peers.py", ["ray_tune"], "ray"),
+    BY_INDEX: ("_pack_peers.py", ["loop_by_index"], None),
+    JAX: ("_pack_jax.py", [], "jax"),
+}
+"""Script, arguments and package of each."""
 
 
 def estimator(params: dict[str, Any]) -> TorchEstimator:
@@ -64,7 +57,7 @@ def estimator(params: dict[str, Any]) -> TorchEstimator:
         optimizer_params={"lr": params["lr"]},
         loss=torch.nn.MSELoss(),
         batch_size=BATCH,
-        inputs={"input": [f"c{number:02}" for number in range(COLUMNS)]},
+        inputs={"input": NAMES},
     )
 
 
@@ -77,7 +70,7 @@ def search_seconds(path: Path, rates: list[float], packing: str) -> tuple[float,
             estimator,
             {"lr": hp_choice(rates)},
             EPOCHS,
-            feature_columns=[f"c{number:02}" for number in range(COLUMNS)],
+            feature_columns=NAMES,
             label_columns=["target"],
             validation=SHARE,
             num_partitions=2,
@@ -89,86 +82,63 @@ def search_seconds(path: Path, rates: list[float], packing: str) -> tuple[float,
         return seconds, [(trial.history, trial.best.state.digest if trial.best else None) for trial in trials]
 
 
-def loop(path: Path, rates: list[float], through_loader: bool) -> None:
-    torch.set_num_threads(1)
-    table = pq.read_table(path)
-    columns = [table[f"c{number:02}"].to_numpy() for number in range(COLUMNS)]
-    features, target = (
-        torch.from_numpy(np.stack(columns, 1)),
-        torch.from_numpy(table["target"].to_numpy())[:, None],
-    )
-    kept = int(len(features) * (1 - SHARE))
-    features, target = features[:kept], target[:kept]
-    dataset = torch.utils.data.TensorDataset(features, target)
-    for rate in rates:
-        torch.manual_seed(0)
-        model, loss_fn = network(), torch.nn.MSELoss()
-        optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True)
-        for _ in range(EPOCHS):
-            batches: Any
-            if through_loader:
-                order = torch.utils.data.BatchSampler(
-                    torch.utils.data.RandomSampler(dataset), BATCH, drop_last=False
-                )
-                batches = torch.utils.data.DataLoader(dataset, sampler=order, batch_size=None)
-            else:
-                batches = ((features[rows], target[rows]) for rows in torch.randperm(kept).split(BATCH))
-            for x, y in batches:
-                loss = loss_fn(model(x), y)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-
-
-def loop_seconds(path: Path, rates: list[float], through_loader: bool) -> float:
-    context = multiprocessing.get_context("spawn")
-    began = time.perf_counter()
-    processes = [
-        context.Process(target=loop, args=(path, rates[half::2], through_loader)) for half in range(2)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert all(process.exitcode == 0 for process in processes)
-    return time.perf_counter() - began
+def peer_seconds(peer: str, path: Path, rates: list[float]) -> float:
+    script, arguments, _ = PEERS[peer]
+    printed = run_again(str(HERE / script), *arguments, str(path.absolute()), json.dumps(rates))
+    return float(printed.split()[-1])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--networks", type=int, default=64)
     parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--full", action="store_true", help="1,000,000 rows: about 20 minutes")
     given = parser.parse_args()
+    rows = 1_000_000 if given.full else given.rows
     rates = [10 ** (-4 + 2 * number / given.networks) for number in range(given.networks)]
+    name = f"{given.networks} networks 40-64-64-1 x {EPOCHS} epochs x {rows:,} rows, validated"
+    peers = [
+        peer
+        for peer, (_, _, package) in PEERS.items()
+        if package is None or importlib.util.find_spec(package)
+    ]
+    for peer in set(PEERS) - set(peers):
+        report(name, None, f"{peer}, skipped: {PEERS[peer][2]} is not installed", None)
+    ours: list[float] = []
+    theirs: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        path = write(Path(folder), given.rows)
-        results: dict[str, Any] = {}
-        seconds: dict[str, list[float]] = {}
-
-        def searched(packing: str) -> float:
-            took, results[packing] = search_seconds(path, rates, packing)
-            return took
-
-        measured: dict[str, Callable[[], float]] = {
-            "ours": lambda: searched("auto"),
-            "loops over tensors, tuned DataLoader, 2 processes": lambda: loop_seconds(path, rates, True),
-            "loops over tensors, batches by index, 2 processes": lambda: loop_seconds(path, rates, False),
-            'packing="serial"': lambda: searched("serial"),
-        }
+        path = write(Path(folder), rows)
         for _ in range(given.times):
-            for name, measure in measured.items():
-                seconds.setdefault(name, []).append(measure())
-    if results["auto"] != results["serial"]:
-        raise SystemExit("packs and single trials differ: this is a bug in Hopyard, please report it.")
-    value = statistics.median(seconds.pop("ours"))
-    name = f"{given.networks} networks 40-64-64-1 x {EPOCHS} epochs x {given.rows:,} rows, validated"
-    for peer, times in seconds.items():
-        their = statistics.median(times)
-        line = {"name": name, "value": round(value, 2), "unit": "s", "peer": f"{peer}: {their:.1f} s"}
-        print(json.dumps(line | {"ratio": round(value / their, 3)}), flush=True)
+            seconds, results = search_seconds(path, rates, "auto")
+            ours.append(seconds)
+            for peer in peers:
+                theirs.setdefault(peer, []).append(peer_seconds(peer, path, rates))
+            seconds, alone = search_seconds(path, rates, "serial")
+            theirs.setdefault(SERIAL, []).append(seconds)
+            if results != alone:
+                raise SystemExit(
+                    "packs and single trials differ: this is a bug in Hopyard, please report it."
+                )
+    value = statistics.median(ours)
+    medians = {peer: statistics.median(seconds) for peer, seconds in theirs.items()}
+    for peer, median in medians.items():
+        report(name, value, f"{peer}: {median:.1f} s", median)
+    loading = [peer for peer in peers if peer not in (BY_INDEX, JAX)]
+    for told, some in (
+        ("those that read by a DataLoader", loading),
+        ("all of PyTorch", [*loading, BY_INDEX]),
+    ):
+        best = min(some, key=medians.__getitem__)
+        report(name, value, f"the best of {told} ({best}): {medians[best]:.1f} s", medians[best])
+
+
+def report(name: str, value: float | None, peer: str, seconds: float | None) -> None:
+    line = {"name": name, "value": None if value is None else round(value, 2), "unit": "s", "peer": peer}
+    ratio = None if value is None or seconds is None else round(value / seconds, 3)
+    print(json.dumps(line | {"ratio": ratio}), flush=True)
 
 
 if __name__ == "__main__":

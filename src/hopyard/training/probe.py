@@ -96,4 +96,9 @@ def _gain(
     visit = Visit(rows, program.seed, epoch=0, partition=0, last=False)
     session.seed(program.seed, trials[0], 0, 0, "train")
     seeds = [derive_seed(program.seed, trial, 0, 0, "train") for trial in trials]
-    return type(replicas[0]).gain_together(replicas, visit, seeds)
+    try:
+        return type(replicas[0]).gain_together(replicas, visit, seeds)
+    except (StorageError, WorkerError, Preempted):
+        raise
+    except (Exception, SystemExit):  # a run says it of the trial that it concerns
+        return None
