@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,16 @@ def test_a_reader_in_the_middle_of_a_listing_or_of_the_records_misses_none(merge
         store.countdown = moment
         store.meanwhile = lambda writer=writer: meanwhile(writer)  # type: ignore[misc]
         assert Segments(store).ends() in ((body(1), body(7)), (body(1), body(8))), moment
+        for look in (Segments.first_line, Segments.end):
+            store = Paged()
+            writer = written(store, 5)
+            if merged_before:
+                merge(writer)
+            writer.append(body(6))
+            writer.append(body(7))
+            store.countdown = moment
+            store.meanwhile = lambda writer=writer: meanwhile(writer)  # type: ignore[misc]
+            assert look(Segments(store)) in (body(1)[:-1], body(7), body(8)), moment
         for read in range(8):
             store = Paged()
             writer = written(store, 5)
@@ -290,7 +301,9 @@ def follow(steps: list[tuple[str, int]]) -> None:
             drivers[-1].find_merged()
         elif what == "r":
             assert b"".join(Segments(store).read()) == b"".join(model)
-            assert Segments(store).ends() == (model[0] if model else b"", model[-1] if model else b"")
+            ends = (model[0] if model else b"", model[-1] if model else b"")
+            assert Segments(store).ends() == ends
+            assert (Segments(store).first_line(), Segments(store).end()) == (ends[0][:-1], ends[1])
         elif what == "O":
             tailed += tail.read()
             assert b"".join(tailed) == b"".join(model)
@@ -355,6 +368,42 @@ def test_a_journal_whose_first_archive_is_gone_is_damaged_and_not_empty(store: S
     store.delete(archive)
     with pytest.raises(CorruptError, match=r"lacks 000000000001, but has 000000000100: .* Restore"):
         records(store)
+
+
+class Measured(MemoryStore):
+    """Counts the bytes that are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nbytes = 0
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        found = super().get(name, start, length)
+        self.nbytes += len(found)
+        return found
+
+
+@pytest.mark.parametrize("first", [100, 200_000], ids=["short", "long"])
+def test_the_ends_of_a_long_journal_are_told_by_few_bytes_of_it(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments_module, "_PIECE", 1 << 18)
+    store, noise = Measured(), random.Random(0)
+    segments = driver(store)
+    texts = [noise.randbytes(size).hex() for size in (first, *[2000] * 500)]
+    for text in texts:
+        segments.append(json.dumps({"text": text}).encode() + b"\n")
+    merge(segments)
+    whole = sum(entry.size for entry in store.list())
+    assert whole > 1_000_000
+    for look, found, most in (
+        (Segments.first_line, texts[0], first * 3 + 80_000),
+        (Segments.end, texts[-1], 6000),
+        (lambda segments: b"".join(segments.ends()), texts[0], first * 3 + 300_000),
+    ):
+        store.nbytes = 0
+        assert json.loads(look(Segments(store)).splitlines()[0])["text"] == found
+        assert store.nbytes < most
 
 
 class Unanswering(Wrapper):

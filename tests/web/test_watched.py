@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def written(store: Store) -> dict[str, bytes]:
 
 def test_a_watched_run_writes_what_an_unwatched_one_writes(tmp_path: Path, serve: Any) -> None:
     stores = {name: LocalStore(tmp_path / name) for name in ("watched", "alone")}
-    search(stores["alone"]).fit(rows())
+    search(stores["alone"], packing="serial").fit(rows())
     (tmp_path / "watched").mkdir()
     looks, found = threading.Event(), list[str]()
 
@@ -61,7 +62,7 @@ def test_a_watched_run_writes_what_an_unwatched_one_writes(tmp_path: Path, serve
 
         watching = threading.Thread(target=watch)
         watching.start()
-        search(stores["watched"], callbacks=[Patient()]).fit(rows())
+        search(stores["watched"], callbacks=[Patient()], packing="serial").fit(rows())
         watching.join(60)
         assert not watching.is_alive()
     assert found[-1] == "end"
@@ -124,6 +125,36 @@ def test_a_run_that_is_begun_anew_while_it_is_looked_at_is_not_taken_for_the_old
         run.refresh()
     assert run.is_replaced()
     journal.close()
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_a_run_that_was_begun_anew_and_ended_between_two_looks_is_not_mixed_with_the_old_one(
+    place: Path, more: int, serve: Any, tmp_path: Path
+) -> None:
+    records = list(read_records(LocalStore(place).runs.at(RUN)))
+    folder = LocalStore(tmp_path).runs.at(RUN)
+
+    def write(created: float, count: int) -> None:
+        journal = Journal(folder)
+        for record in records[:count]:
+            journal.append(record | ({"created": created} if record["r"] == "run" else {}))
+        journal.close()
+
+    write(1.0, len(records) - 6)
+    with serve([str(tmp_path)]) as client:
+        before = client.get("/api/runs").json["runs"][0]
+        assert (before["status"], before["begun"]) == ("interrupted", "1970-01-01T00:00:01Z")
+        shutil.rmtree(tmp_path / "runs" / RUN)
+        write(2.0, len(records) - 6 + more)
+        looked = WatchedRun(LocalStore(tmp_path), RUN, 0.0)
+        looked.refresh()
+        events = client.events("/api/runs/events")
+        found = (row for kind, each in events if kind == "runs" for row in each["runs"])
+        now = next(row for row in found if row["begun"] != before["begun"] and row["error"] is None)
+        events.close()
+        assert (now["status"], now["begun"]) == ("interrupted", "1970-01-01T00:00:02Z")
+        shown = client.get(f"/api/runs/0/{RUN}").json
+        assert (shown["version"], shown["begun"]) == (looked.count, now["begun"])
 
 
 def test_a_record_that_does_not_follow_is_told_at_each_look(place: Path) -> None:

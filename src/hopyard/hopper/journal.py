@@ -25,7 +25,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from hopyard.errors import StorageError
+from hopyard.errors import CorruptError, StorageError
 from hopyard.hopper.segments import FOLDER, Segments
 from hopyard.hopper.state import JournalRecord, trial_folder, units_states
 from hopyard.objects.lease import Lease, holder_of
@@ -39,8 +39,10 @@ __all__ = [
     "JournalFollower",
     "Records",
     "first_and_last",
+    "first_record",
     "has_records",
     "holder",
+    "last_record",
     "read_records",
 ]
 
@@ -90,6 +92,22 @@ def first_and_last(store: Store) -> tuple[JournalRecord, JournalRecord]:
     """The first and the last record of the run in ``store``, without reading the others; empty ones if it has none."""
     first, last = (body or b"{}" for body in Segments(store).ends())
     return json.loads(first.splitlines()[0]), json.loads(last.splitlines()[-1])
+
+
+def first_record(store: Store) -> JournalRecord:
+    """The first record of the run in ``store``, by which it is told from another of its name; an empty one if there is
+    none, or none that can be read."""
+    try:
+        record = json.loads(Segments(store).first_line())
+    except (CorruptError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def last_record(store: Store) -> JournalRecord:
+    """The last record of the run in ``store``, without reading the others; an empty one if it has none."""
+    record: JournalRecord = json.loads((Segments(store).end() or b"{}").splitlines()[-1])
+    return record
 
 
 def has_records(store: Store) -> bool:

@@ -14,9 +14,9 @@ import contextlib
 import json
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from hopyard.errors import CorruptError, NotFoundError, RunHeldError, StorageError, UnreachableError
 from hopyard.objects import digest
@@ -29,8 +29,12 @@ _DOMAIN = "hopyard.journal"
 _DIGITS = 12
 _PIECE = 1 << 21
 """Bytes of segments in one compressed piece, which readers hold in memory one at a time; one segment may be larger."""
+_BEGINNING = 1 << 16
+"""Bytes of an archive that are read at first, where only its beginning is looked at."""
 _LARGEST = 1 << 24
 """Archives are merged into larger ones up to this many bytes."""
+
+_Seen = TypeVar("_Seen")
 
 
 @dataclass(frozen=True, order=True)
@@ -118,16 +122,53 @@ class Segments:
         Raises:
             CorruptError: one of them is not what was written.
         """
+        return self._seen(lambda listing: (self._nearest(listing, 1, 1), self._last_of(listing)))
+
+    def end(self) -> bytes:
+        """The records of the last segment that has any, as lines; of the others nothing is read.
+
+        Raises:
+            CorruptError: it is not what was written.
+        """
+        return self._seen(self._last_of)
+
+    def first_line(self) -> bytes:
+        """The first record, as a line, by which runs are told from each other; of the rest little is read, and whether
+        that is what was written is not looked at.
+
+        Raises:
+            CorruptError: there is none where others are.
+        """
+        return self._seen(self._first_line)
+
+    def _seen(self, look: Callable[[_Listing], _Seen]) -> _Seen:
+        """What ``look`` finds by a listing that holds."""
         listing, before = self._list(), None
         while True:
             try:
-                return self._nearest(listing, 1, 1), self._nearest(listing, listing.highest, -1)
+                return look(listing)
             except (
                 _MissingError
             ) as missing:  # it was merged since the listing, unless a second one shows the same
                 if listing == before:
                     self._raise_torn(listing, missing.number)
                 listing, before = self._list(), listing
+
+    def _last_of(self, listing: _Listing) -> bytes:
+        return self._nearest(listing, listing.highest, -1)
+
+    def _first_line(self, listing: _Listing) -> bytes:
+        archive = max((each for each in listing.archives if each.first == 1), default=None)
+        if archive is not None:
+            # NotFoundError: it was merged since; zlib.error: it is damaged, which is told below.
+            with contextlib.suppress(NotFoundError, CorruptError, zlib.error):
+                _, _, data = self._store.get(archive.name, 0, min(archive.size, _BEGINNING)).partition(b"\n")
+                line, end, _ = (
+                    zlib.decompressobj().decompress(data, _BEGINNING).lstrip(b"\n").partition(b"\n")
+                )
+                if end:
+                    return line
+        return self._nearest(listing, 1, 1).partition(b"\n")[0]
 
     def _nearest(self, listing: _Listing, number: int, step: int) -> bytes:
         """The records of the nearest segment from a number on that has any; of a damaged last one there are none."""
@@ -148,10 +189,22 @@ class Segments:
         try:
             if archive is None:
                 return {number: self._get(number, listing.highest)} if number in listing.numbers else {}
-            data = self._store.get(archive.name)
+            data = self._first_piece(archive) if number == archive.first else self._store.get(archive.name)
         except NotFoundError:
             return {}
         return dict(_segments_of(data, f"{self._store.url}/{archive.name}", number))
+
+    def _first_piece(self, archive: _Archive) -> bytes:
+        """The first piece of an archive; all of the archive where its header does not tell the size of that."""
+        data = self._store.get(archive.name, 0, min(archive.size, _BEGINNING))
+        header, _, piece = data.partition(b"\n")
+        try:
+            rest = json.loads(header)["nbytes"] - len(piece)
+        except (ValueError, KeyError, TypeError):
+            return self._store.get(archive.name)
+        if rest <= 0:
+            return data[: len(data) + rest]
+        return data + self._store.get(archive.name, len(data), min(rest, archive.size - len(data)))
 
     def seek_end(self) -> None:
         """Go behind the last segment; only that one is read."""

@@ -16,7 +16,7 @@ from hopyard import tune
 from hopyard.documents.runs import compared_json
 from hopyard.errors import HopyardError, StorageError, UsageError
 from hopyard.experiment.logs import read_page
-from hopyard.hopper.journal import FOLDER, first_and_last, holder
+from hopyard.hopper.journal import FOLDER, holder, last_record
 from hopyard.storage import Store
 from hopyard.tune.asking import ask
 from hopyard.tune.comparing import compared_rows
@@ -106,7 +106,7 @@ class RunPages:
             known = self._ended.get(key)
             if held is None and known is not None and known[0] == _size(folder):
                 return known[1]
-            if held is None and first_and_last(folder)[1].get("r") == "finish":
+            if held is None and last_record(folder).get("r") == "finish":
                 size, found = _size(folder), summary(store, run_id)
                 self._ended[key] = (size, found)
                 return found

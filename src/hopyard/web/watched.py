@@ -11,7 +11,7 @@ from typing import Any
 
 from hopyard.errors import CorruptError, HopyardError, StorageError
 from hopyard.hopper.history import Summing, Totals, UnitFollower
-from hopyard.hopper.journal import JournalFollower, holder, read_records
+from hopyard.hopper.journal import JournalFollower, first_record, holder
 from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.storage import Store
 from hopyard.tune.listing import check_header, find_run, status_of
@@ -130,24 +130,24 @@ class WatchedRun:
                 raise self._replaced()
             for record in self._follower.records():
                 try:
+                    if driver is None and self.count == before and self.is_replaced():
+                        raise self._replaced()  # by a run that nobody drives any more
                     self._take(record)
                 except Exception as error:  # the rest of its segment would be missed by the next look
                     self._failed = error if isinstance(error, StorageError) else self._unfitting(error)
                     raise self._failed from error
             self._driver = driver or self._driver
-            if self.count == before and (held is None or self._follower.is_ahead):
+            if self.count == before and (held is None or self._follower.is_ahead) and self.is_replaced():
                 find_run(self._store, self.run_id)  # says so if it was deleted
-            if self._follower.is_ahead:
                 raise self._replaced()
             self.holder, self._looked = held, self._clock()
 
     def is_replaced(self) -> bool:
         """Whether another run has come in its place since it was first read, as ``fresh=True`` or a deletion lets it.
-        Reads the beginning of the journal."""
-        first = next(iter(read_records(self._folder)), {})
+        Reads the first record of the journal."""
         if self.count == 0:
             return self._failed is not None  # its beginning could not be read, and may be another one by now
-        return bool(first.get("created") != self.state.header["created"])
+        return bool(first_record(self._folder).get("created") != self.state.header["created"])
 
     def _replaced(self) -> StorageError:
         return StorageError(f"run {self.run_id} was begun anew since it was looked at. Open it again.")
