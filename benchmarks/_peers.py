@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 BUILD = HERE.parent / "build"
 OURS = "_ours"
 THEIRS = "_peer_loaders"
-PAIRS, FEWEST_PAIRS, SLOW = 9, 3, 20.0  # a peer whose epoch takes longer than SLOW seconds: the fewest pairs
+PAIRS, FEWEST_PAIRS, SLOW = 3, 1, 20.0  # a peer whose epoch takes longer than SLOW seconds: the fewest pairs
 
 
 class PeerError(Exception):

@@ -24,7 +24,7 @@ import numpy as np
 import _peers
 from hopyard import StockRoom
 
-PAIRS = 7
+PAIRS = 5
 ENVIRONMENTS = {
     "hangar": "hangar",
     "icechunk": "versions",

@@ -1,6 +1,6 @@
 """Claim: trials of adapters cost what plain PEFT costs, and keep one base in memory and on disk.
 
-    python benchmarks/adapters.py [--trials 8] [--rows 1024]
+    python benchmarks/adapters.py [--trials 4] [--rows 256]
 
 Needs the weights of MiniLM: ``make weights``. One CPU thread. Prints a JSON line for each of these:
 
@@ -265,8 +265,8 @@ def beside_trainer(root: Path, trials: int, count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--trials", type=int, default=8)
-    parser.add_argument("--rows", type=int, default=1024)
+    parser.add_argument("--trials", type=int, default=4)
+    parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--part", help="run this part alone, in this process")
     parser.add_argument(
         "--root", type=Path, help='folder of the part "two workers", which is our side of another'

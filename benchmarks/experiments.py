@@ -1,6 +1,6 @@
 """Claim: an experiment begins once its framework is imported, trials cost little, and streams are as fast as the wire.
 
-    HOPYARD_S3_SERVER=versitygw python benchmarks/experiments.py [--rounds 5] [--megabytes 600] [--trials 100]
+    HOPYARD_S3_SERVER=versitygw python benchmarks/experiments.py [--rounds 3] [--megabytes 300] [--trials 100]
 
 Prints a JSON line for each of these, one after the other:
 
@@ -261,8 +261,8 @@ def streaming(root: Path, megabytes: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--megabytes", type=int, default=600)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--megabytes", type=int, default=300)
     parser.add_argument("--trials", type=int, default=100)
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -1,6 +1,6 @@
 """How fast a loader is beside the limit of the machine and beside PyTorch's DataLoader.
 
-    python benchmarks/loader.py [--rows 120000] [--pairs 9] [--cpu-time]
+    python benchmarks/loader.py [--rows 120000] [--pairs 3] [--cpu-time]
 
 One JSON line per result: name, value and peer in rows/s, and their ratio (medians of interleaved
 pairs on the same rows, dtypes, batch size and shuffle, feeding the same consumer).
@@ -182,7 +182,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, default=120_000)
-    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument(
         "--cpu-time", action="store_true", help="of this thread, for machines shared with others"
     )
