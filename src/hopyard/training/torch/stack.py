@@ -87,7 +87,7 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
     if any(value for name, value in vars(module).items() if name.endswith("_hooks")):
         raise _NotAChainError(f"the {type(module).__name__} has hooks")
     kind = type(module)
-    if kind in (nn.Linear, nn.Dropout, Squeeze, *_POINTWISE, *_ONE_BY_ONE):
+    if kind in (nn.Linear, nn.Dropout, Squeeze, ToDouble, *_POINTWISE, *_ONE_BY_ONE):
         if getattr(module, "inplace", False) and kind not in (nn.ReLU, nn.Dropout):
             raise _NotAChainError(f"the {kind.__name__} works in place")
         if kind is nn.BatchNorm1d and getattr(module, "momentum", None) is None:
@@ -180,6 +180,8 @@ def _of_function(node: torch.fx.Node, name: str) -> nn.Module:
     options = {key: value for key, value in node.kwargs.items() if (key, value) != ("inplace", False)}
     if node.target in _FUNCTIONS and len(node.args) == 1 and not options:
         return _FUNCTIONS[node.target]()
+    if node.target == "double" and len(node.args) == 1:
+        return ToDouble()
     if node.target in ("flatten", torch.flatten) and _dims(node, "start_dim", "end_dim") in ((1,), (1, -1)):
         return nn.Flatten()
     if node.target in ("squeeze", torch.squeeze) and _dims(node, "dim") in ((-1,), (1,)):
@@ -201,6 +203,13 @@ class Squeeze(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.squeeze(-1)
+
+
+class ToDouble(nn.Module):
+    """Numbers in double precision."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.double()
 
 
 # Stacks ---------------------------------------------------------------------------------------
@@ -340,6 +349,8 @@ def _layer(modules: Sequence[nn.Module], generators: Sequence[torch.Generator], 
         return _ReLU(modules, passes_on)
     if kind in (nn.Flatten, Squeeze, nn.Identity):
         return _Shape(modules, passes_on)
+    if kind is ToDouble:
+        return _Widened(modules, passes_on)
     return _Pointwise(modules, passes_on) if kind in _POINTWISE else _Each(modules, passes_on)
 
 
@@ -541,6 +552,17 @@ class _Shape(_Layer):
 
     def backward(self, gradient: torch.Tensor, add: bool) -> torch.Tensor:
         return gradient.reshape(self._shape)
+
+
+class _Widened(_Layer):
+    """Numbers in double precision; of a batch that all members share, once."""
+
+    def forward(self, x: torch.Tensor, training: bool) -> torch.Tensor:
+        self._dtype = x.dtype
+        return x[0].double().expand(x.shape) if x.stride(0) == 0 else x.double()
+
+    def backward(self, gradient: torch.Tensor, add: bool) -> torch.Tensor:
+        return gradient.to(self._dtype)
 
 
 class _Each(_Layer):
