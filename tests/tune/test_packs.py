@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.training.torch.test_equivalence import (
+    Attentive,
+    Backwards,
+    Conditional,
+    Doubles,
+    Embedded,
+    Recurrent,
+    convolutional,
+)
+from tests.training.torch.test_pack import WIDTH
 from torch import nn
 from torch.nn import functional
 from typer.testing import CliRunner
@@ -101,6 +112,64 @@ def test_trials_that_train_together_end_where_they_end_alone(tmp_path: Path) -> 
     assert not run.broken_rules()
     sums = [sum(trial.seconds for trial in each.state.trials.values()) for each in (run, alone)]
     assert all(seconds > 0 for seconds in sums)
+
+
+def test_the_leaderboard_is_the_same_packed_and_unpacked(tmp_path: Path) -> None:
+    boards = [
+        search(tmp_path / packing, packing=packing, num_epochs=3)
+        .fit(rows())
+        .run.trials()
+        .drop(columns="seconds")
+        for packing in ("fused", "serial")
+    ]
+    assert boards[0].equals(boards[1])
+    assert len({repr(metrics) for metrics in boards[0]["metrics"]}) == len(RATES)
+
+
+ARCHITECTURES: dict[str, Callable[[], nn.Module]] = {
+    "chain": lambda: nn.Sequential(nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, 3)),
+    "embedding": Embedded,
+    "convolution": convolutional,
+    "transformer": Attentive,
+    "rnn": Recurrent,
+    "condition": lambda: Conditional(WIDTH, 3),
+    "autograd function": lambda: Doubles(WIDTH, 3),
+    "optimizer": lambda: nn.Linear(WIDTH, 3),
+    "step": lambda: nn.Linear(WIDTH, 3),
+}
+
+
+def of_any_kind(params: dict[str, Any]) -> TorchEstimator:
+    given: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "metrics": ["accuracy"]}
+    if params["kind"] == "step":
+        given = {
+            "step": lambda model, batch: {"loss": functional.cross_entropy(model(batch["x"]), batch["class"])}
+        }
+    return TorchEstimator(
+        model=ARCHITECTURES[params["kind"]](),
+        optimizer=Backwards if params["kind"] == "optimizer" else torch.optim.Adam,
+        optimizer_params={"lr": params["lr"]},
+        batch_size=16,
+        **given,
+    )
+
+
+def test_models_of_every_kind_come_to_the_same_and_say_why_they_train_alone(tmp_path: Path) -> None:
+    kinds = list(ARCHITECTURES)
+    space = {"kind": hp_choice(kinds), "lr": hp_choice(RATES[:2])}
+    random = np.random.default_rng(2)
+    data = {"x": random.standard_normal((96, WIDTH)).astype(np.float32), "class": random.integers(0, 3, 96)}
+    given: dict[str, Any] = {
+        "estimator_gen_fn": of_any_kind, "search_space": space, "num_epochs": 1, "order_groups": 1,
+        "feature_columns": ["x"], "label_columns": ["class"],
+    }  # fmt: skip
+    run = search(tmp_path / "together", **given).fit(data).run
+    alone = search(tmp_path / "alone", packing="serial", **given).fit(data).run
+    assert contents(run) == contents(alone)
+    reasons = {number: why for why, numbers in totals_of(run.units()).alone.items() for number in numbers}
+    said = {trial.params["kind"]: reasons.get(number, "") for number, trial in run.state.trials.items()}
+    assert said.pop("chain") == ""
+    assert all(said.values()), said
 
 
 def test_only_models_that_are_alike_train_together(tmp_path: Path) -> None:
