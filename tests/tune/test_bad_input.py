@@ -110,6 +110,7 @@ ARGUMENTS: list[tuple[str, Any, type[HopyardError], str]] = [
     ("progress", 1, UsageError, "progress=1, but it must be True or False."),
     ("packing", "graph", UsageError, "packing is 'graph', which is for GPUs and comes in a later version. Leave it out"),
     ("packing", "none", UsageError, "packing='none', but it must be 'auto', 'fused', 'serial' or 'off'."),
+    ("packing", "vmap", UsageError, "packing='vmap', but it must be 'auto', 'fused', 'serial' or 'off'."),
     ("keep", "none", UsageError, "keep='none', but it must be one of 'completed', 'best', 'all'."),
     ("keep_n", 0, UsageError, "keep_n=0, but it must be an integer of at least 1."),
     ("keep_n", 3, UsageError, "keep is 'completed'. Give keep='best', or leave keep_n out."),
