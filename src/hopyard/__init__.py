@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hopyard.missing import name_of_elsewhere
+from hopyard.missing import imported_later
 
 if TYPE_CHECKING:
     from hopyard.stockroom import StockRoom as StockRoom
@@ -24,15 +23,6 @@ _ELSEWHERE = {
     "open_run": "hopyard.tune",
 }
 
-
 if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is a mistake
-
-    def __getattr__(name: str) -> Any:
-        """Names whose modules are heavy, or need an extra, are imported when first asked for."""
-        if name not in _ELSEWHERE:
-            return name_of_elsewhere(__name__, name, __all__)
-        return getattr(import_module(_ELSEWHERE[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_ELSEWHERE])
+    # Names whose modules are heavy, or need an extra, are imported when first asked for.
+    __getattr__, __dir__ = imported_later(__name__, _ELSEWHERE, __all__)

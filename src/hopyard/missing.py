@@ -1,8 +1,12 @@
-"""Errors for names that are not here: of packages that are not installed, and of other modules."""
+"""Names that are not here: imported when they are first asked for, of packages that are not installed, of other
+modules."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import sys
+from collections.abc import Callable, Collection, Mapping
+from importlib import import_module
+from typing import Any
 
 from hopyard.errors import HopyardError, MissingExtraError, UsageError
 
@@ -13,6 +17,37 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
         f"{purpose} needs the package {package!r}, which is not installed. "
         f"Install it with: pip install 'hopyard[{extra}]'"
     )
+
+
+def imported_later(
+    module: str, places: Mapping[str, str], names: Collection[str], extras: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` for a module some of whose names are imported when they are first asked for, so
+    that who needs the others does not pay for these.
+
+    Args:
+        module: name of the module.
+        places: the module of each such name; one that begins with a dot is below this one.
+        names: all its public names.
+        extras: packages that some of these modules need, and the extras that install them.
+    """
+    installing = extras or {}
+
+    def get(name: str) -> Any:
+        if name not in places:
+            return name_of_elsewhere(module, name, names)
+        try:
+            found = import_module(places[name], module)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name not in installing:
+                raise
+            raise missing_extra(error.name, installing[error.name], f"{module}.{name}") from error
+        return getattr(found, name)
+
+    def list_names() -> list[str]:
+        return sorted({*vars(sys.modules[module]), *names})
+
+    return get, list_names
 
 
 _IN_EXPERIMENT = ("KerasTrial", "TorchTrial")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from hopyard.missing import name_of_elsewhere
+from hopyard.missing import imported_later
 
 if TYPE_CHECKING:
     from hopyard.backend.base import Backend
@@ -17,21 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "InlineBackend", "LocalBackend", "RayBackend", "SparkBackend"]
 
 _MODULES = {
-    "Backend": "base",
-    "InlineBackend": "inline",
-    "LocalBackend": "local",
-    "RayBackend": "ray",
-    "SparkBackend": "spark",
+    "Backend": ".base",
+    "InlineBackend": ".inline",
+    "LocalBackend": ".local",
+    "RayBackend": ".ray",
+    "SparkBackend": ".spark",
 }
 
 if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is a mistake
-
-    def __getattr__(name: str) -> type:
-        """Names are imported when first asked for: workers need none of them."""
-        if name not in _MODULES:
-            return name_of_elsewhere(__name__, name, __all__)
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    # Names are imported when first asked for: workers need none of them.
+    __getattr__, __dir__ = imported_later(__name__, _MODULES, __all__)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hopyard.cli.early import worker_started_early
 from hopyard.cli.warned import said_warnings
 from hopyard.errors import HopyardError
+from hopyard.missing import imported_later
 
 if TYPE_CHECKING:
     from hopyard.cli.tree import app as app
@@ -83,11 +84,5 @@ def _has_working_directory() -> bool:
 
 
 if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is a mistake
-
-    def __getattr__(name: str) -> Any:
-        """``app``, the tree of all commands, is imported when it is first asked for."""
-        if name != "app":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from hopyard.cli.tree import app
-
-        return app
+    # ``app``, the tree of all commands, is imported when it is first asked for.
+    __getattr__, __dir__ = imported_later(__name__, {"app": ".tree"}, ("app",))

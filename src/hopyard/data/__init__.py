@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hopyard.missing import name_of_elsewhere
+from hopyard.missing import imported_later
 
 if TYPE_CHECKING:
     from hopyard.data.cache.listing import CacheListing, list_cache
@@ -68,48 +67,40 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "Apply": "preprocessing.apply",
-    "Category": "preprocessing.category",
-    "FittedSteps": "preprocessing.fitting",
-    "Impute": "preprocessing.impute",
-    "StandardScale": "preprocessing.scaling",
-    "fit_steps": "preprocessing.fitting",
-    "CacheListing": "cache.listing",
-    "Column": "schema",
-    "Dataset": "dataset",
-    "Loader": "loader",
-    "Mix": "combining.mixing",
-    "NodeCache": "cache.node",
-    "Prepared": "preparing.prepared",
-    "Ragged": "ragged",
-    "Schema": "schema",
-    "Source": "sources.sources",
-    "Throughput": "reports.throughput",
-    "VerifiedData": "opening.verifying",
-    "Windows": "combining.windows",
-    "as_source": "sources.sources",
-    "convert_petastorm": "petastorm.convert",
-    "image": "recipe.decoding",
-    "inspect": "reports.summary",
-    "list_cache": "cache.listing",
-    "mix": "combining.mixing",
-    "open_dataset": "opening.opening",
-    "petastorm_source": "petastorm.convert",
-    "prepare": "preparing.prepare",
-    "prepare_tokens": "tokens.prepare",
-    "shuffle_quality": "reports.throughput",
-    "throughput": "reports.throughput",
-    "verify": "opening.verifying",
+    "Apply": ".preprocessing.apply",
+    "Category": ".preprocessing.category",
+    "FittedSteps": ".preprocessing.fitting",
+    "Impute": ".preprocessing.impute",
+    "StandardScale": ".preprocessing.scaling",
+    "fit_steps": ".preprocessing.fitting",
+    "CacheListing": ".cache.listing",
+    "Column": ".schema",
+    "Dataset": ".dataset",
+    "Loader": ".loader",
+    "Mix": ".combining.mixing",
+    "NodeCache": ".cache.node",
+    "Prepared": ".preparing.prepared",
+    "Ragged": ".ragged",
+    "Schema": ".schema",
+    "Source": ".sources.sources",
+    "Throughput": ".reports.throughput",
+    "VerifiedData": ".opening.verifying",
+    "Windows": ".combining.windows",
+    "as_source": ".sources.sources",
+    "convert_petastorm": ".petastorm.convert",
+    "image": ".recipe.decoding",
+    "inspect": ".reports.summary",
+    "list_cache": ".cache.listing",
+    "mix": ".combining.mixing",
+    "open_dataset": ".opening.opening",
+    "petastorm_source": ".petastorm.convert",
+    "prepare": ".preparing.prepare",
+    "prepare_tokens": ".tokens.prepare",
+    "shuffle_quality": ".reports.throughput",
+    "throughput": ".reports.throughput",
+    "verify": ".opening.verifying",
 }
 
 if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is a mistake
-
-    def __getattr__(name: str) -> Any:
-        """Names are imported when first asked for: who reads a stockroom does not pay for reports and sources."""
-        if name not in _ELSEWHERE:
-            return name_of_elsewhere(__name__, name, __all__)
-        return getattr(import_module(f"{__name__}.{_ELSEWHERE[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    # Names are imported when first asked for: who reads a stockroom does not pay for reports and sources.
+    __getattr__, __dir__ = imported_later(__name__, _ELSEWHERE, __all__)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hopyard.missing import missing_extra
+from hopyard.missing import imported_later
 
 if TYPE_CHECKING:
     from hopyard.experiment.checkpoints import Checkpoint as Checkpoint
@@ -55,49 +54,32 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Checkpoint": "checkpoints",
-    "ExperimentConfig": "config",
-    "ExperimentSummary": "experiments",
-    "KerasTrial": "keras_trial",
-    "LogLine": "logs",
-    "TorchTrial": "torch_trial",
-    "TrialContext": "context",
-    "complete": "config",
-    "convert": "conversion",
-    "create": "experiments",
-    "delete": "experiments",
-    "download_checkpoint": "checkpoints",
-    "fork": "experiments",
-    "list_checkpoints": "checkpoints",
-    "list_experiments": "experiments",
-    "open_experiment": "experiments",
-    "read_config": "config",
-    "read_logs": "logs",
-    "resume": "experiments",
-    "saved_state": "function_trial",
-    "schema": "config",
+    "Checkpoint": ".checkpoints",
+    "ExperimentConfig": ".config",
+    "ExperimentSummary": ".experiments",
+    "KerasTrial": ".keras_trial",
+    "LogLine": ".logs",
+    "TorchTrial": ".torch_trial",
+    "TrialContext": ".context",
+    "complete": ".config",
+    "convert": ".conversion",
+    "create": ".experiments",
+    "delete": ".experiments",
+    "download_checkpoint": ".checkpoints",
+    "fork": ".experiments",
+    "list_checkpoints": ".checkpoints",
+    "list_experiments": ".experiments",
+    "open_experiment": ".experiments",
+    "read_config": ".config",
+    "read_logs": ".logs",
+    "resume": ".experiments",
+    "saved_state": ".function_trial",
+    "schema": ".config",
 }
 
 _EXTRAS = {"keras": "tensorflow", "torch": "torch"}
 """Packages that trial classes need, and the extras that install them."""
 
-
 if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is a mistake
-
-    def __getattr__(name: str) -> Any:
-        """Names are imported when first asked for: some need PyTorch or Keras, and the command line none."""
-        if name not in _MODULES:
-            raise AttributeError(
-                f"module {__name__!r} has no attribute {name!r}; it has {', '.join(_MODULES)}"
-            )
-        try:
-            module = import_module(f"{__name__}.{_MODULES[name]}")
-        except ModuleNotFoundError as error:
-            if error.name not in _EXTRAS:
-                raise
-            raise missing_extra(error.name, _EXTRAS[error.name], f"{__name__}.{name}") from error
-        return getattr(module, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    # Names are imported when first asked for: some need PyTorch or Keras, and the command line none.
+    __getattr__, __dir__ = imported_later(__name__, _MODULES, __all__, _EXTRAS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -87,8 +87,8 @@ def _is_number(value: Any) -> bool:
 
 def _coordinate(distribution: Any, value: Any) -> Any:
     """A hyperparameter's value as Optuna takes it."""
-    kind = type(getattr(distribution, "low", ""))
-    return _text(value) if kind is str else kind(value)
+    kind: Callable[[Any], Any] = type(distribution.low) if hasattr(distribution, "low") else _text
+    return kind(value)
 
 
 def _text(value: Any) -> str:

@@ -1,8 +1,8 @@
 """Stores: bytes under names, below one prefix. The contract is in ``storage.base``."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hopyard.missing import imported_later
 from hopyard.storage.base import Buffer, Entry, Part, Store
 from hopyard.storage.hdfs import HDFSStore
 from hopyard.storage.local import LocalStore
@@ -30,13 +30,7 @@ __all__ = [
     "validate_name",
 ]
 
-_OF_CHECKING = ("StoreCheck", "StoreReport", "check_store")
-
-
 if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is a mistake
-
-    def __getattr__(name: str) -> Any:
-        """Names that few programs use are imported when first asked for."""
-        if name not in _OF_CHECKING:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module("hopyard.storage.checking"), name)
+    # Names that few programs use are imported when first asked for.
+    _PLACES = dict.fromkeys(("StoreCheck", "StoreReport", "check_store"), ".checking")
+    __getattr__, __dir__ = imported_later(__name__, _PLACES, __all__)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hopyard.missing import name_of_elsewhere
+from hopyard.missing import imported_later
 
 if TYPE_CHECKING:
     from hopyard.search import (
@@ -95,15 +94,6 @@ _MODULES = {
     "open_run": "hopyard.tune.run",
 }
 
-
 if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is a mistake
-
-    def __getattr__(name: str) -> Any:
-        """Names are imported when first asked for: lists and the dashboard read runs without what trains them."""
-        if name not in _MODULES:
-            return name_of_elsewhere(__name__, name, __all__)
-        return getattr(import_module(_MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    # Names are imported when first asked for: lists and the dashboard read runs without what trains them.
+    __getattr__, __dir__ = imported_later(__name__, _MODULES, __all__)
