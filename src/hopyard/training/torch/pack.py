@@ -12,8 +12,8 @@ from __future__ import annotations
 import copy
 import time
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -25,9 +25,12 @@ from hopyard.data.reading.views import Batch
 from hopyard.errors import DivergedError, EstimatorError
 from hopyard.training.estimator import Visit, batch_sizes
 from hopyard.training.metric import MetricSet
+from hopyard.training.torch.base import Base
 from hopyard.training.torch.forward import Forward
 from hopyard.training.torch.session import Flags, generators_kept
-from hopyard.training.torch.stack import Stack, draws_of
+from hopyard.training.torch.stack import Stack, draws_of, same_numbers
+from hopyard.training.torch.tape import NotRecordedError
+from hopyard.training.torch.taped import Member, Unison, is_pure, structure_of
 from hopyard.training.torch.training import Sums, TrainingPass, groups_of
 from hopyard.training.torch.validation import add_batch
 
@@ -35,7 +38,11 @@ _Found = TypeVar("_Found")
 
 WIDTHS = (16, 8, 4)
 """Members of a stack, at most."""
+WIDTHS_OVER_BASE = (8, 4, 2)
+"""The same of models over one base."""
 LEAST_GAIN = 1.1
+_LARGE_GAIN = 1.5
+"""A gain of models over one base with which no other width is tried: their plans take as long as some batches."""
 _PROBE_SECONDS = 0.03
 _MOST_PROBE_SECONDS = 2.0
 """After which no wider stack is begun to be measured that is expected to end later."""
@@ -56,7 +63,12 @@ _gains: dict[tuple[str, int], float] = {}
 
 
 class Parts(NamedTuple):
-    """Parts of a replica that a pack works on; ``chain``: layers of the head, or why there are none."""
+    """Parts of a replica that a pack works on.
+
+    Attributes:
+        chain: layers of the head, or why there are none.
+        marks: gives marks of all that the model and functions of the user keep beside parameters and buffers.
+    """
 
     estimator: Any
     head: nn.Module
@@ -67,51 +79,92 @@ class Parts(NamedTuple):
     device: torch.device
     flags: Flags
     trunk_weights: str | None
+    base: Base | None
+    marks: Callable[[], Any]
 
 
 def signature_of(parts: Parts) -> tuple[str, str]:
     """A text that is equal for replicas that may train together, or empty; and why this one trains alone."""
     given, loss, binding = parts.estimator, parts.forward.loss, parts.forward.binding
-    named = isinstance(given.inputs, Mapping)
     refusals = [
-        (loss is None, "step= is given"),
         (given.transform is not None or given.val_transform is not None, "a transform is given"),
-        (given.base is not None, "base= is given"),
         (given.precision != "fp32", f"precision is {given.precision!r}"),
         (parts.device.type != "cpu", f"it is on {parts.device}"),
         (not _is_torchs(parts.optimizer), "its optimizer is none of torch.optim"),
         (not _is_torchs(parts.scheduler), "its scheduler is none of torch.optim.lr_scheduler"),
         (loss is not None and not _is_pure(loss.module), "its loss may keep something from batch to batch"),
-        (
-            list(given.inputs or ()) != ["input"] if named else len(binding.model_columns) != 1,
-            "it takes several inputs",
-        ),
+        *(_refusals_over_base(parts) if parts.base is not None else _refusals_of_chains(parts)),
     ]
     for refused, why in refusals:
         if refused:
             return "", why
-    assert loss is not None
-    chain = parts.chain
-    if isinstance(chain, str):
-        return "", chain
-    layers = [
-        (
-            repr(layer),
-            [
-                (*parameter.shape, parameter.dtype, parameter.requires_grad)
-                for parameter in layer.parameters()
-            ],
-        )
-        for layer in chain
-    ]
-    weights = loss.module.state_dict() if isinstance(loss.module, nn.Module) else {}
-    loss_of = [
-        _described(loss.module),
-        {name: weight.tolist() for name, weight in weights.items()},
-        given.class_weight,
-    ]
+    if parts.base is None:
+        structure: Any = [
+            (
+                repr(layer),
+                [
+                    (*parameter.shape, parameter.dtype, parameter.requires_grad)
+                    for parameter in layer.parameters()
+                ],
+            )
+            for layer in parts.chain
+            if isinstance(layer, nn.Module)
+        ]
+    else:
+        structure = structure_of(parts.head, parts.base)
     columns = [binding.signature, binding.besides, parts.trunk_weights]
-    return repr([layers, loss_of, columns, given.batch_size, given.accumulate, parts.flags]), ""
+    computed = [_loss_of(parts), _function_of(given.step), _function_of(given.validate_step)]
+    return repr([structure, computed, columns, given.batch_size, given.accumulate, parts.flags]), ""
+
+
+def _refusals_of_chains(parts: Parts) -> list[tuple[bool, str]]:
+    """Whether models without a base cannot train together, and why."""
+    given, binding = parts.estimator, parts.forward.binding
+    named = isinstance(given.inputs, Mapping)
+    return [
+        (parts.forward.loss is None, "step= is given"),
+        (
+            list(given.inputs or ()) != ["input"] if named else len(binding.model_columns) != 1,
+            "it takes several inputs",
+        ),
+        (isinstance(parts.chain, str), parts.chain if isinstance(parts.chain, str) else ""),
+    ]
+
+
+def _refusals_over_base(parts: Parts) -> list[tuple[bool, str]]:
+    """Whether models over a base cannot train together, and why."""
+    steps = [each for each in (parts.estimator.step, parts.estimator.validate_step) if each is not None]
+    return [
+        (not all(map(is_pure, steps)), "its step may keep something from batch to batch"),
+        (not trained_of(parts), "it trains nothing"),
+    ]
+
+
+def trained_of(parts: Parts) -> list[nn.Parameter]:
+    """The parameters that a replica's optimizer trains."""
+    return [
+        parameter
+        for group in parts.optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.requires_grad
+    ]
+
+
+def _loss_of(parts: Parts) -> Any:
+    """What is equal for replicas of one loss."""
+    loss = parts.forward.loss
+    if loss is None:
+        return None
+    weights = loss.module.state_dict() if isinstance(loss.module, nn.Module) else {}
+    values = {name: weight.tolist() for name, weight in weights.items()}
+    return [_described(loss.module), values, parts.estimator.class_weight]
+
+
+def _function_of(function: Any) -> Any:
+    """What is equal for one function, with the same options."""
+    if isinstance(function, partial):
+        return _function_of(function.func), function.args, sorted(function.keywords.items())
+    return None if function is None else (function.__module__, function.__qualname__)
 
 
 def _described(thing: Any) -> Any:
@@ -155,15 +208,24 @@ class PackMember:
         self.error: Exception | None = None
         self._losses: list[torch.Tensor] = []
         self._weights: list[Any] = []
+        self._values: list[Mapping[str, Any]] = []
+        self._group: Any = 0.0
 
-    def note(self, loss: torch.Tensor, weight: Any) -> None:
-        """Note the loss of a batch of a weight."""
+    def note(self, loss: torch.Tensor, weight: Any, rows: int, values: Mapping[str, Any]) -> None:
+        """Note what was found of a batch of a weight (None: its rows)."""
+        if weight is not None and self.parts.forward.loss is None:
+            self._group = self._group + weight
         self._losses.append(loss)
-        self._weights.append(weight)
+        self._weights.append(rows if weight is None else weight)
+        self._values.append(values)
 
     def step(self) -> None:
+        """A step of the optimizer, behind the last batch of a group."""
         if self.error is None:
             try:
+                if self.parts.estimator.accumulate > 1:
+                    self.training.divide_gradients(self._group)
+                self._group = 0.0
                 self.training.step()
                 self.training.after_step()
             except Exception as error:  # of a schedule, perhaps; the others go on
@@ -173,8 +235,10 @@ class PackMember:
         """Put the batches into ``sums``, unless the member has failed. Returns its failure, such as a loss of NaN."""
         losses = torch.stack(self._losses).tolist() if self._losses and self.error is None else []
         try:
-            for loss, weight in zip(losses, self._weights, strict=False):
+            for loss, weight, values in zip(losses, self._weights, self._values, strict=False):
                 sums.note("loss", loss, weight)
+                for name, value in values.items():
+                    sums.note(name, value, weight)
             sums.totals()
         except DivergedError as error:
             return error
@@ -289,7 +353,7 @@ def train_members(
     sizes = batch_sizes(rows, first.estimator.batch_size)
     shares, ends = groups_of(sizes, first.estimator.accumulate)
     shares = None if first.forward.loss_is_sum else shares
-    groups: list[tuple[Sequence[PackMember], _Lockstep]] = []
+    groups: list[tuple[Sequence[PackMember], _Lockstep | Unison]] = []
     begins = True
     try:
         for number, (batch, size) in enumerate(batches):
@@ -305,23 +369,33 @@ def train_members(
                     if isinstance(found, Exception):
                         member.error = member.error or found
                     else:
-                        member.note(found[0], size if found[1] is None else found[1])
+                        member.note(found[0], found[1], size, found[2] if len(found) > 2 else {})
                     if ends_here:
                         member.step()
             begins = ends_here
     finally:
         for _, lockstep in groups:
-            lockstep.close()
+            lockstep.close(changed=True)
     return True
 
 
 def _grouped(
     signature: str, members: Sequence[PackMember], width: int
-) -> list[tuple[Sequence[PackMember], _Lockstep]]:
+) -> list[tuple[Sequence[PackMember], _Lockstep | Unison]]:
     starts = range(0, len(members), width)
-    return [
-        (some, _Lockstep.of(signature, some)) for some in (members[start : start + width] for start in starts)
-    ]
+    groups = [members[start : start + width] for start in starts]
+    if members[0].parts.base is not None:
+        return [(some, _unison(signature, some)) for some in groups]
+    return [(some, _Lockstep.of(signature, some)) for some in groups]
+
+
+def _unison(signature: str, members: Sequence[PackMember]) -> Unison:
+    return Unison(signature, [_over_base(member.parts, member.generator) for member in members], trains=True)
+
+
+def _over_base(parts: Parts, generator: torch.Generator) -> Member:
+    assert parts.base is not None, "its signature is that of models over a base"
+    return Member(parts.head, parts.base, parts.forward, trained_of(parts), parts.marks, generator)
 
 
 def measure_members(
@@ -331,6 +405,8 @@ def measure_members(
 
     Returns: of each replica the exception that ended it, or None; None for all: they must be validated one by one.
     """
+    if members[0].base is not None:
+        return _measure_over_base(members, batches, metrics)
     found: list[Exception | None] = [None] * len(members)
     stack = Stack([_layers_of(member) for member in members], [torch.default_generator] * len(members))
     with torch.no_grad():
@@ -354,6 +430,34 @@ def measure_members(
                             found[slot] = error
         finally:
             stack.close(changed=False)
+    return found
+
+
+def _measure_over_base(
+    members: Sequence[Parts], batches: Iterable[Batch], metrics: Sequence[MetricSet]
+) -> list[Exception | None] | None:
+    """As :func:`measure_members`."""
+    found: list[Exception | None] = [None] * len(members)
+    own = [_over_base(member, torch.default_generator) for member in members]
+    unison = Unison(f"validation of {members[0].head}", own, trains=False)
+    try:
+        for member in members:
+            member.head.eval()
+        for batch in batches:
+            try:
+                results = unison.results(batch)
+            except NotRecordedError:
+                return None
+            for slot, (member, metric, result) in enumerate(zip(members, metrics, results, strict=True)):
+                if found[slot] is None:
+                    try:
+                        if isinstance(result, Exception):
+                            raise result
+                        add_batch(member.forward, batch, result, metric, member.estimator.step_metrics())
+                    except Exception as error:
+                        found[slot] = error
+    finally:
+        unison.close(changed=False)
     return found
 
 
@@ -413,10 +517,10 @@ class _Lockstep:
             [member.generator for member in members],
         )
 
-    def close(self) -> None:
-        """Give the models their parameters back, as they are now."""
+    def close(self, changed: bool) -> None:
+        """Give the models their parameters back, with the values of now if these may have ``changed``."""
         with torch.no_grad():
-            self._stack.close(changed=True)
+            self._stack.close(changed)
 
     def gradients(
         self, batch: Batch, share: float | None, add: bool
@@ -472,8 +576,8 @@ class _Lockstep:
                 others, other = way(outputs, batch, None)
             except Exception:  # of a loss that is not for this way
                 return False
-            if not _same(other, gradient) or not all(
-                not isinstance(a, Exception) and not isinstance(b, Exception) and _same(a[0], b[0])
+            if not same_numbers(other, gradient) or not all(
+                not isinstance(a, Exception) and not isinstance(b, Exception) and same_numbers(a[0], b[0])
                 for a, b in zip(found, others, strict=True)
             ):
                 return False
@@ -567,11 +671,6 @@ def _with_gradient(
     return [(loss, weight) for loss in losses.detach().unbind()], gradient
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors hold the same numbers; NaN is the same as NaN."""
-    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
-
-
 # Choosing -------------------------------------------------------------------------------------
 
 
@@ -595,6 +694,8 @@ def _width(signature: str, members: Sequence[PackMember], batch: Batch) -> int |
 
 def _probed(signature: str, members: Sequence[PackMember], batch: Batch) -> int | str:
     """How wide stacks are to be, or why there are none, by copies of the modules that are computed on one batch."""
+    if members[0].parts.base is not None:
+        return _probed_over_base(signature, members, batch)
     forward = members[0].parts.forward
     if misfit := _misfit(members[0].parts, batch):
         return misfit
@@ -620,13 +721,53 @@ def _probed(signature: str, members: Sequence[PackMember], batch: Batch) -> int 
                 return differs
             gains[width] = alone * width / _seconds(partial(lockstep.gradients, batch, None, add=False))
         finally:
-            lockstep.close()
+            lockstep.close(changed=True)
         took = time.monotonic() - before
+    return _chosen(signature, gains, len(members), WIDTHS[0])
+
+
+def _chosen(signature: str, gains: Mapping[int, float], members: int, most: int) -> int | str:
+    """The width that gains most, of ``most`` if all members fit into one stack; or why there is none."""
     width, gain = max(gains.items(), key=lambda each: each[1])
     _gains[signature, torch.get_num_threads()] = gain
     if gain < LEAST_GAIN:
         return f"{width} of them together would take {1 / gain:.2f} times as long as one by one"
-    return max(width, WIDTHS[0]) if width == len(members) else width
+    return most if width == members else width
+
+
+def _probed_over_base(signature: str, members: Sequence[PackMember], batch: Batch) -> int | str:
+    """How many models over one base are to be computed at once, or why none are; all of them are left as they are."""
+    first = members[0].parts
+    share = 1.0 if first.estimator.accumulate > 1 and not first.forward.loss_is_sum else None
+    widths = sorted({min(width, len(members)) for width in WIDTHS_OVER_BASE}, reverse=True)
+    gains: dict[int, float] = {}
+    begun = time.monotonic()
+    with _copies_over_base(signature, members[:1]) as one:
+        alone = _seconds(partial(one.gradients_alone, 0, batch, share, False))
+    while widths and time.monotonic() - begun < _MOST_PROBE_SECONDS:
+        fitting = [width for width in widths if 3 * width * alone < _MOST_PROBE_SECONDS]
+        widths.remove(width := max(fitting) if fitting else min(widths))
+        with _copies_over_base(signature, members[:width]) as unison:
+            try:
+                unison.prepare(batch, share)
+            except NotRecordedError as error:
+                return str(error)
+            gains[width] = alone * width / _seconds(partial(unison.gradients, batch, share, add=False))
+        if gains[width] > _LARGE_GAIN:
+            break
+    return _chosen(signature, gains, len(members), WIDTHS_OVER_BASE[0])
+
+
+@contextmanager
+def _copies_over_base(signature: str, members: Sequence[PackMember]) -> Iterator[Unison]:
+    """Members over a base together, for a trial; they, their buffers and their generators are left as they are."""
+    own = [_over_base(member.parts, _copied(member.generator)) for member in members]
+    unison = Unison(signature, own, trains=True)
+    try:
+        with unison.kept():
+            yield unison
+    finally:
+        unison.close(changed=False)
 
 
 def _differs(
@@ -638,11 +779,11 @@ def _differs(
         own = copy.deepcopy(member.parts.head)
         torch.set_rng_state(member.generator.get_state())
         loss, gradients = _own_gradients(own, member.parts.forward, batch)
-        if isinstance(found, Exception) or not _same(loss, found[0]):
+        if isinstance(found, Exception) or not same_numbers(loss, found[0]):
             return "the loss would not have the same bits"
         trained = [(name, each.grad) for name, each in module.named_parameters() if each.requires_grad]
         for (name, stacked), gradient in zip(trained, gradients, strict=True):
-            if stacked is None or not _same(gradient, stacked):
+            if stacked is None or not same_numbers(gradient, stacked):
                 return f"the gradient of {name} would not have the same bits"
     return ""
 

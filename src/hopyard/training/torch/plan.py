@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hopyard.training.torch.rules import VIEWS, Call, Differing, Handle, NoRuleError, rules_for
+from hopyard.training.torch.rules import VIEWS, Call, Differing, Handle, NoRuleError, Rule, rules_for
+from hopyard.training.torch.stack import draws_of, same_numbers
 from hopyard.training.torch.tape import NotRecordedError, Operation, Ref, Tape, mapped, refs_in
 
 _LARGE = 1 << 15
@@ -54,6 +55,7 @@ class Plan:
     """A program for all members of a pack.
 
     Attributes:
+        takes: kinds and names of what the program is given.
         writes: names of the tensors that it changes in place.
         reads: whether it compares numbers in a batch with those that the tapes read.
     """
@@ -70,7 +72,7 @@ class Plan:
         reads: bool,
     ) -> None:
         self._program = program
-        self._takes = takes
+        self.takes = takes
         self._constants = constants
         self._result = result
         self._stacked = stacked
@@ -94,7 +96,7 @@ class Plan:
         found = self._program(
             *(
                 inputs.own[name[0]][name[1]] if kind == "own" else sources[kind][name]
-                for kind, name in self._takes
+                for kind, name in self.takes
             )
         )
 
@@ -104,7 +106,9 @@ class Plan:
             each = found[value.number]
             if isinstance(each, (tuple, list)):
                 return Spread(each)
-            return Spread(each.unbind(), each) if value.number in self._stacked else Spread([each] * self._count)
+            return (
+                Spread(each.unbind(), each) if value.number in self._stacked else Spread([each] * self._count)
+            )
 
         return mapped(self._result, spread)
 
@@ -118,10 +122,11 @@ def plan_for(tapes: Sequence[Tape], inputs: Inputs) -> Plan:
     Raises:
         NotRecordedError: there is none.
     """
-    builder = _Builder(tapes, inputs)
-    for number in range(len(tapes[0].operations)):
-        builder.add(number)
-    return builder.plan()
+    with torch.no_grad():
+        builder = _Builder(tapes, inputs)
+        for place in range(len(tapes[0].operations)):
+            builder.add(place)
+        return builder.plan()
 
 
 class _Held:
@@ -269,7 +274,7 @@ class _Builder:
         if self._tapes[0].storages[number] in self._last_write:
             raise NotRecordedError("it changes a tensor in place that is no parameter and no buffer")
         values = [tape.constants[number] for tape in self._tapes]
-        if all(_same(values[0], value) for value in values):
+        if all(same_numbers(values[0], value) for value in values):
             return _Held(one=self._constant(values[0]))
         return _Held(each=[self._constant(value) for value in values])
 
@@ -311,7 +316,9 @@ class _Builder:
         operations = [tape.operations[place] for tape in self._tapes]
         first = operations[0]
         if any(
-            other.function is not first.function or other.results != first.results or other.written != first.written
+            other.function is not first.function
+            or other.results != first.results
+            or other.written != first.written
             for other in operations
         ):
             raise NotRecordedError("members do different things")
@@ -327,7 +334,9 @@ class _Builder:
                 or any(self._of(ref.number).one is None for ref in refs)
                 or _has_differing([arguments, keywords])
                 or any(
-                    self._storages[number] in self._differing for number in first.results if number is not None
+                    self._storages[number] in self._differing
+                    for number in first.results
+                    if number is not None
                 )
             )
             if differs:
@@ -388,16 +397,17 @@ class _Builder:
             if found is not None:
                 self._keep(operation, [None if each is None else _Held(whole=each) for each in found])
                 return
-        of_members = [self._results(operation, *given) for given in self._of_each(operation, arguments, keywords)]
+        of_members = [
+            self._results(operation, *given) for given in self._of_each(operation, arguments, keywords)
+        ]
         self._keep(
             operation,
-            [
-                None if each[0] is None else _Held(each=list(each))
-                for each in zip(*of_members, strict=True)
-            ],
+            [None if each[0] is None else _Held(each=list(each)) for each in zip(*of_members, strict=True)],
         )
 
-    def _of_each(self, operation: Operation, arguments: Any, keywords: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+    def _of_each(
+        self, operation: Operation, arguments: Any, keywords: Any
+    ) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Arguments and keywords of each member."""
         for member in range(self._count):
 
@@ -409,7 +419,9 @@ class _Builder:
             options = mapped(keywords, own)
             if _is_random(operation):
                 if not any(each.name == "generator" for each in operation.function._schema.arguments):
-                    raise NotRecordedError(f"it calls {operation.function}, which draws from PyTorch's generator alone")
+                    raise NotRecordedError(
+                        f"it calls {operation.function}, which draws from PyTorch's generator alone"
+                    )
                 generator = _copied(self._inputs.generators[member])
                 options["generator"] = self._placeholder("generator", member, generator)
             yield mapped(arguments, own), options
@@ -418,18 +430,8 @@ class _Builder:
         self, place: int, operation: Operation, arguments: Any, keywords: Any, refs: Sequence[Ref]
     ) -> list[Any] | None:
         """Results for all members at once, if these have the bits of the members' own operations."""
-        function = operation.function
-        name = function._schema.name.removeprefix("aten::")
-        members = [
-            [mapped(each, _own_memory if name not in VIEWS else _value) for each in given]
-            for given in self._of_each(operation, arguments, keywords)
-        ]
-        likes = [_listed(_computed(function, *each[0], **each[1]).value) for each in members]
-        if any(_forms(like) != _forms(likes[0]) for like in likes):
-            return None
-        if all(self._of(ref.number).one is not None for ref in refs):
-            return self._made(operation, likes)
-        if not self._gains(operation, name, refs):
+        name = operation.function._schema.name.removeprefix("aten::")
+        if not self._gains(name, refs):
             return None
         is_mutable = any(
             number is not None and self._storages[number] in self._last_write for number in operation.results
@@ -440,19 +442,23 @@ class _Builder:
             if is_mutable and name in VIEWS and held.one is None and not held.lies_whole:
                 return None
             wholes[ref.number] = held.one or self._whole(ref.number, place)
-        if any(each is None for each in wholes.values()):
-            return None
+            if wholes[ref.number] is None:
+                return None
 
         def whole(value: Any) -> Any:
             return wholes[value.number] if isinstance(value, Ref) else value
 
-        call = Call(function, mapped(arguments, whole), mapped(keywords, whole), likes[0], self._count)
-        for rule in rules_for(function):
-            if _is_exact(rule, call, likes, name in VIEWS, is_mutable):
+        call = Call(operation.function, mapped(arguments, whole), mapped(keywords, whole), self._count)
+        if any(_forms(like) != _forms(call.like) for like in call.likes):
+            return None
+        if not any(handle.stacked for handle in call.handles()):
+            return self._made(operation, call.like)
+        for rule in rules_for(operation.function):
+            if _is_exact(rule, call, is_mutable):
                 return rule(self._emit, call)
         return None
 
-    def _gains(self, operation: Operation, name: str, refs: Sequence[Ref]) -> bool:
+    def _gains(self, name: str, refs: Sequence[Ref]) -> bool:
         """Whether an operation on all members' tensors is worth joining those that lie apart."""
         held = {ref.number: self._of(ref.number) for ref in refs}
         apart = [each for each in held.values() if each.one is None and each.whole is None]
@@ -464,17 +470,14 @@ class _Builder:
             handle.value.numel() < _LARGE for each in apart for handle in each.each or ()
         )
 
-    def _made(self, operation: Operation, likes: Sequence[Sequence[Any]]) -> list[Any] | None:
+    def _made(self, operation: Operation, like: Sequence[torch.Tensor]) -> list[Any] | None:
         """Memory with a slot for each member, for what is the same for all as yet."""
-        like = likes[0][0]
-        if len(likes[0]) != 1 or operation.function not in _FACTORIES:
+        if len(like) != 1 or operation.function not in _FACTORIES:
             return None
-        found = self._emit(_slots, self._count, list(like.shape), list(like.stride()), like.dtype)
-        found.stacked = True
+        found = self._emit(_slots, self._count, list(like[0].shape), list(like[0].stride()), like[0].dtype)
         fill = _FACTORIES[operation.function]
-        if fill is not None:
-            found = self._emit(_ATEN.fill_.Scalar, found, fill)
-            found.stacked = True
+        found = found if fill is None else self._emit(_ATEN.fill_.Scalar, found, fill)
+        found.stacked = True
         return [found]
 
 
@@ -519,7 +522,6 @@ def _is_kept(node: Any) -> bool:
 # Comparing ------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
 def _computed(function: Any, *arguments: Any, **keywords: Any) -> Handle:
     """The result of a call, in no program."""
     return Handle(None, function(*mapped(arguments, _value), **mapped(keywords, _value)))
@@ -529,42 +531,31 @@ def _value(value: Any) -> Any:
     return value.value if isinstance(value, Handle) else value
 
 
-def _own_memory(value: Any) -> Any:
-    """A tensor as a member alone would have it: not behind others, if it has no gaps."""
-    found = _value(value)
-    if isinstance(found, torch.Tensor) and found.data_ptr() % 64 and found.numel() == _span(found):
-        return found.clone()
-    return found
-
-
-def _span(tensor: torch.Tensor) -> int:
-    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-
-
-def _is_exact(
-    rule: Any, call: Call, likes: Sequence[Sequence[Any]], is_view: bool, is_mutable: bool
-) -> bool:
-    """Whether a rule gives the results of members to the bit."""
+def _is_exact(rule: Rule, call: Call, is_mutable: bool) -> bool:
+    """Whether a rule gives the results of members to the bit; of few numbers, on several draws of them."""
     try:
         found = rule(_computed, call)
+        if not _agrees(found, call):
+            return False
+        if call.name in VIEWS:
+            return not is_mutable or _is_of_memory(found, call)
+        if torch.Tag.pointwise in call.function.tags:
+            return True
+        least = min(each.numel() for each in call.like if each is not None) * call.count
+        others = [call.redrawn(draw) for draw in range(1, draws_of(max(1, least)))]
+        return all(_agrees(rule(_computed, other), other) for other in others)
     except (NoRuleError, RuntimeError, ValueError, IndexError, TypeError):
         return False
-    if not _agrees(found, likes):
-        return False
-    if is_view and is_mutable and not _is_of_memory(found, call):
-        return False
-    return True
 
 
-def _agrees(found: Sequence[Any], likes: Sequence[Sequence[Any]]) -> bool:
+def _agrees(found: Sequence[Any], call: Call) -> bool:
     for place, handle in enumerate(found):
         if handle is None:
             continue
-        whole = handle.value
-        if whole.shape[1:] != likes[0][place].shape or len(whole) != len(likes):
+        if len(handle.value) != call.count:
             return False
-        for own, like in zip(whole, likes, strict=True):
-            if _form(own) != _form(like[place]) or not _same(own, like[place]):
+        for own, like in zip(handle.value, call.likes, strict=True):
+            if _form(own) != _form(like[place]) or not same_numbers(own, like[place]):
                 return False
     return True
 
@@ -582,17 +573,6 @@ def _form(tensor: torch.Tensor) -> Any:
 
 def _forms(tensors: Sequence[Any]) -> Any:
     return [None if each is None else _form(each) for each in tensors]
-
-
-def _listed(found: Any) -> list[Any]:
-    return list(found) if isinstance(found, (list, tuple)) else [found]
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors hold the same numbers; NaN is the same as NaN."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def _copied(generator: torch.Generator) -> torch.Generator:

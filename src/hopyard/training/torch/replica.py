@@ -158,7 +158,7 @@ class TorchReplica(Replica):
 
     @functools.cached_property
     def _chain(self) -> list[torch.nn.Module] | str:
-        return chain_of(self._head)
+        return chain_of(self._head) if self._frozen_base is None else "it has a base"
 
     def parts(self) -> Parts:
         """Parts that a pack works on."""
@@ -172,6 +172,8 @@ class TorchReplica(Replica):
             self._device,
             self._flags,
             self.trunk_weights,
+            self._frozen_base,
+            self._fingerprint,
         )
 
     @property

@@ -66,22 +66,62 @@ class Call:
 
     Attributes:
         options: arguments by their names, with defaults.
-        like: the results of one member; None for what is no tensor.
         count: number of members.
+        likes: the results of each member, from its own tensors; None for what is no tensor.
     """
 
-    def __init__(
-        self, function: Any, arguments: Sequence[Any], keywords: dict[str, Any], like: Sequence[Any], count: int
-    ) -> None:
+    def __init__(self, function: Any, arguments: Sequence[Any], keywords: dict[str, Any], count: int) -> None:
         self.function = function
-        self.like = like
         self.count = count
         self.options: dict[str, Any] = {}
         for number, each in enumerate(function._schema.arguments):
-            given = arguments[number] if number < len(arguments) else keywords.get(each.name, each.default_value)
+            given = (
+                arguments[number] if number < len(arguments) else keywords.get(each.name, each.default_value)
+            )
             self.options[each.name] = given
         self._by_keyword = {each.name for each in function._schema.arguments if each.kwarg_only}
         self._passed = set(keywords)
+        self.likes: list[list[Any]] = [self._of_member(member) for member in range(count)]
+
+    @property
+    def name(self) -> str:
+        """Name of the operation, without its overload."""
+        name: str = self.function._schema.name.removeprefix("aten::")
+        return name
+
+    @property
+    def like(self) -> list[Any]:
+        """The results of one member."""
+        return self.likes[0]
+
+    def redrawn(self, seed: int) -> Call:
+        """The same with random numbers in all floating tensors."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def other(handle: Handle) -> Handle:
+            if not handle.value.is_floating_point():
+                return handle
+            value = torch.empty_like(handle.value).normal_(generator=generator)
+            return Handle(handle.node, value, handle.stacked)
+
+        given, keywords = self.changed(other)
+        return Call(self.function, given, keywords, self.count)
+
+    def _of_member(self, member: int) -> list[Any]:
+        computes = self.name not in VIEWS
+
+        def own(handle: Handle) -> Any:
+            value = handle.value[member] if handle.stacked else handle.value
+            return own_memory(value) if computes else value
+
+        given, keywords = self.changed(own)
+        given = [each.values[member] if isinstance(each, Differing) else each for each in given]
+        keywords = {
+            name: each.values[member] if isinstance(each, Differing) else each
+            for name, each in keywords.items()
+        }
+        found = self.function(*given, **keywords)
+        return list(found) if isinstance(found, (list, tuple)) else [found]
 
     def handles(self) -> Iterator[Handle]:
         """The tensors that it takes, also those in lists."""
@@ -90,7 +130,7 @@ class Call:
                 if isinstance(each, Handle):
                     yield each
 
-    def changed(self, change: Callable[[Handle], Handle], **options: Any) -> tuple[list[Any], dict[str, Any]]:
+    def changed(self, change: Callable[[Handle], Any], **options: Any) -> tuple[list[Any], dict[str, Any]]:
         """Arguments and keywords with other tensors and other options."""
         given: list[Any] = []
         keywords: dict[str, Any] = {}
@@ -105,7 +145,9 @@ class Call:
                 keywords[name] = value
         return given, keywords
 
-    def done(self, emit: Emit, arguments: Sequence[Any], keywords: dict[str, Any], function: Any = None) -> list[Any]:
+    def done(
+        self, emit: Emit, arguments: Sequence[Any], keywords: dict[str, Any], function: Any = None
+    ) -> list[Any]:
         """Handles of the results of a call."""
         for value in [*arguments, *keywords.values()]:
             if isinstance(value, Differing):
@@ -117,6 +159,14 @@ class Call:
             emit(operator.getitem, found, number) if isinstance(each, torch.Tensor) else None
             for number, each in enumerate(found.value)
         ]
+
+
+def own_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as a member alone would have it, not behind others; but where it has gaps."""
+    if tensor.data_ptr() % 64 == 0:
+        return tensor
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.clone() if tensor.numel() == span else tensor
 
 
 def rules_for(function: Any) -> Sequence[Rule]:
@@ -277,7 +327,9 @@ def _product_of_rows(emit: Emit, call: Call) -> list[Any]:
     arguments, keywords = call.changed(
         lambda handle: _rows(emit, handle, call.count) if handle is first else handle
     )
-    return _stacked([_of_rows(emit, each, call.like[0], call.count) for each in call.done(emit, arguments, keywords)])
+    return _stacked(
+        [_of_rows(emit, each, call.like[0], call.count) for each in call.done(emit, arguments, keywords)]
+    )
 
 
 def _product_of_slots(emit: Emit, call: Call) -> list[Any]:
@@ -346,9 +398,41 @@ _ROWS = {
 """Which tensors of such operations have a row for each of the batch; kernels do not all check the others' sizes."""
 
 _SHIFTED = (
-    *("view", "_unsafe_view", "reshape", "expand", "permute", "transpose", "unsqueeze", "squeeze", "slice", "select"),
-    *("split", "split_with_sizes", "unbind", "slice_backward", "select_backward", "cat", "stack", "flip", "gather"),
-    *("amax", "amin", "var", "logsumexp", "cumsum", "_softmax", "_log_softmax", "argmax", "argmin", "index_select"),
+    *(
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "expand",
+        "permute",
+        "transpose",
+        "unsqueeze",
+        "squeeze",
+        "slice",
+        "select",
+    ),
+    *(
+        "split",
+        "split_with_sizes",
+        "unbind",
+        "slice_backward",
+        "select_backward",
+        "cat",
+        "stack",
+        "flip",
+        "gather",
+    ),
+    *(
+        "amax",
+        "amin",
+        "var",
+        "logsumexp",
+        "cumsum",
+        "_softmax",
+        "_log_softmax",
+        "argmax",
+        "argmin",
+        "index_select",
+    ),
     *("_softmax_backward_data", "_log_softmax_backward_data", "glu", "glu_backward"),
 )
 _OF_NAMES: dict[str, Sequence[Rule]] = {
@@ -361,7 +445,18 @@ _OF_NAMES: dict[str, Sequence[Rule]] = {
 
 VIEWS = frozenset(
     [
-        *("view", "_unsafe_view", "expand", "permute", "transpose", "unsqueeze", "squeeze", "slice", "select", "split"),
+        *(
+            "view",
+            "_unsafe_view",
+            "expand",
+            "permute",
+            "transpose",
+            "unsqueeze",
+            "squeeze",
+            "slice",
+            "select",
+            "split",
+        ),
         *("split_with_sizes", "unbind", "alias", "detach", "t", "as_strided", "reshape"),
     ]
 )

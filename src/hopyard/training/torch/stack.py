@@ -425,6 +425,13 @@ def _column(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ou
         torch.baddbmm(bias.unsqueeze(2), weight, x.mT, out=out.mT)
 
 
+def same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors hold the same numbers; NaN is the same as NaN."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
 _known: dict[Any, dict[str, bool]] = {}
 
 

@@ -7,6 +7,7 @@ that looks at values: numbers and truths that it read are on the tape, too, for 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -62,6 +63,18 @@ class Tape(NamedTuple):
     result: Any
     storages: dict[int, int]
 
+    def reads(self) -> tuple[Any, ...]:
+        """The numbers and truths that the computation read, in its order."""
+        return tuple(each.read for each in self.operations if each.read is not None)
+
+    def digest(self) -> str:
+        """A text that is equal for tapes on which the same is done with tensors of the same names."""
+        numbers: dict[int, int] = {}
+        memory = [numbers.setdefault(storage, len(numbers)) for storage in self.storages.values()]
+        constants = [(number, str(each.dtype), each.tolist()) for number, each in self.constants.items()]
+        text = repr((self.operations, self.given, constants, self.result, memory))
+        return hashlib.blake2b(text.encode()).hexdigest()
+
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """``value``, also within tuples, lists and dicts, as ``change`` makes it of each."""
@@ -105,9 +118,9 @@ _Place = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
 """The memory of a tensor, and how it is read: autograd keeps tensors under other objects."""
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, named: Mapping[str, torch.Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._names: dict[_Place, str] = {}
         for name, tensor in named.items():
             self._names.setdefault(_place(tensor), name)
@@ -127,7 +140,9 @@ class _Recorder(TorchDispatchMode):
         found = func(*args, **keywords)
         results = list(found) if isinstance(found, (tuple, list)) else [found]
         if any(isinstance(each, torch.Tensor) for each in results) or written:
-            numbers = tuple(self._result(each) if isinstance(each, torch.Tensor) else None for each in results)
+            numbers = tuple(
+                self._result(each) if isinstance(each, torch.Tensor) else None for each in results
+            )
             if written or any(number is not None for number in numbers):
                 self._operations.append(Operation(func, *arguments, numbers, None, frozenset(written)))
         elif isinstance(found, (bool, int, float)):
@@ -175,7 +190,7 @@ def _place(tensor: torch.Tensor) -> _Place:
     if tensor.layout != torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise NotRecordedError(f"it has a tensor of another kind ({type(tensor).__name__}, {tensor.layout})")
     storage: Any = tensor.untyped_storage()
-    return storage._cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+    return storage._cdata, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
 def _written(func: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -184,7 +199,9 @@ def _written(func: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> lis
     for number, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[number] if number < len(args) else keywords.get(argument.name)
-            found += [each for each in (value if isinstance(value, (list, tuple)) else [value]) if each is not None]
+            found += [
+                each for each in (value if isinstance(value, (list, tuple)) else [value]) if each is not None
+            ]
     return found
 
 
@@ -193,9 +210,9 @@ def _check_size(func: Any, args: Sequence[Any]) -> None:
     if torch.Tag.dynamic_output_shape not in func.tags:
         return
     indices = args[1] if func in _INDEXING and len(args) > 1 else [None]
-    if not all(isinstance(each, torch.Tensor) and each.dtype in _INTEGERS for each in indices if each is not None) or (
-        func not in _INDEXING
-    ):
+    if not all(
+        isinstance(each, torch.Tensor) and each.dtype in _INTEGERS for each in indices if each is not None
+    ) or (func not in _INDEXING):
         raise NotRecordedError(f"it calls {func}, whose result has a size that depends on values")
 
 

@@ -71,7 +71,7 @@ class TrainingPass:
                 group = group + result.weight
             sums.add(result, rows)  # before the step: values may be the model's own tensors
             if ends is None or number in ends:
-                self._divide_gradients(group)
+                self.divide_gradients(group)
                 group = 0.0
                 update()
         self.close()
@@ -80,7 +80,7 @@ class TrainingPass:
         """End the pass after its last step, if a call of ``run`` has not done so."""
         self._steps.close()
 
-    def _divide_gradients(self, by: Any) -> None:
+    def divide_gradients(self, by: Any) -> None:
         """Divide gradients by the weight of a group, unless it is 0."""
         if isinstance(by, torch.Tensor):
             by = torch.where(by == 0, 1.0, by.to(torch.float32))

@@ -1,0 +1,564 @@
+"""Models over one base, trained and validated together by plans that are made from their tapes.
+
+Each member's own ``forward`` (or step), loss and gradients are recorded once for a shape of batches, and what the tapes
+have in common is done at once (:mod:`hopyard.training.torch.plan`). What a tape cannot show is refused: a computation
+that changes attributes, or draws random numbers outside of PyTorch. A plan is used only if it gives each member the
+loss and gradients, to the bit, that the member computes alone; both are computed with parameters that are off their
+values, as adapters often begin with zeros, behind which differences would hide.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import nn
+
+from hopyard.data.reading.views import Batch
+from hopyard.errors import EstimatorError
+from hopyard.training.torch.base import Base
+from hopyard.training.torch.forward import BatchResult, Forward
+from hopyard.training.torch.plan import Inputs, OtherBranchError, Plan, Spread, plan_for
+from hopyard.training.torch.rules import Differing
+from hopyard.training.torch import hidden
+from hopyard.training.torch.stack import aligned, same_numbers
+from hopyard.training.torch.tape import NotRecordedError, Tape, mapped, record
+from hopyard.wording import some_names
+
+Found: TypeAlias = tuple[torch.Tensor, Any, Mapping[str, Any]]
+"""Loss, weight (None: the rows) and other values of a batch."""
+
+_MOST_BRANCHES = 3
+_MOST_PLANS = 64
+_OFTEN = 4
+"""Batches of a shape, beside the first one, that are computed in turns before a plan for them is worth it."""
+
+_HEAD, _BATCH, _SHARE = "model: ", "batch: ", "share of the group"
+
+
+class Member(NamedTuple):
+    """A model over a base.
+
+    Attributes:
+        trained: parameters that the optimizer trains.
+        marks: gives marks of all that the model and functions of the user keep beside parameters and buffers.
+    """
+
+    head: nn.Module
+    base: Base
+    forward: Forward
+    trained: Sequence[nn.Parameter]
+    marks: Callable[[], Any]
+    generator: torch.Generator
+
+
+_Form: TypeAlias = tuple[Any, ...]
+
+
+class _Recorded(NamedTuple):
+    """A tape of a member; ``outputs`` have the shapes of its own, where a loss is given."""
+
+    tape: Tape
+    digest: str
+    reads: Any
+    marks: Any
+    outputs: Any
+
+
+_tapes: WeakKeyDictionary[nn.Module, dict[_Form, list[_Recorded]]] = WeakKeyDictionary()
+_plans: dict[Any, Plan] = {}
+_met: dict[Any, int] = {}
+
+
+# Which models ---------------------------------------------------------------------------------
+
+
+def structure_of(head: nn.Module, base: Base) -> Any:
+    """What is equal for models over one base that may do the same: their modules, and their own tensors by names."""
+    own = [
+        (name, tensor.dtype, tensor.requires_grad)
+        for name, tensor in [*head.named_parameters(), *head.named_buffers()]
+        if not base.has(tensor)
+    ]
+    return base.digest, [(name, type(part).__qualname__) for name, part in head.named_modules()], own
+
+
+def is_pure(function: Any) -> bool:
+    """Whether a function that is called for a batch keeps nothing of its own from call to call."""
+    if isinstance(function, functools.partial):
+        options = [*function.args, *function.keywords.values()]
+        return is_pure(function.func) and all(
+            isinstance(each, (bool, int, float, str, type(None))) for each in options
+        )
+    return isinstance(function, types.FunctionType) and not function.__closure__ and not vars(function)
+
+
+# Together -------------------------------------------------------------------------------------
+
+
+class Unison:
+    """Losses and gradients of models over one base, or their results in validation, batch by batch.
+
+    While it is open, trained parameters of one shape lie in one tensor with a slot for each member, and so do their
+    gradients.
+
+    Args:
+        trains: whether the models are trained; else they are validated.
+    """
+
+    def __init__(self, signature: str, members: Sequence[Member], trains: bool) -> None:
+        self._signature = signature
+        self._members = members
+        self._trains = trains
+        self._branches: dict[_Form, list[tuple[Plan, Any]]] = {}
+        self._own: list[tuple[nn.Parameter, torch.Tensor]] = []
+        self._stacked: dict[str, torch.Tensor] = {}
+        self._gradients: list[tuple[torch.Tensor | None, Sequence[torch.Tensor]]] = []
+        names = {id(parameter): name for name, parameter in members[0].head.named_parameters()}
+        with torch.no_grad():
+            for place, parameter in enumerate(members[0].trained):
+                self._stack(names[id(parameter)], [member.trained[place] for member in members])
+        tensors = [_tensors(member.head) for member in members]
+        base = members[0].base
+        self._base = {name: tensor for name, tensor in tensors[0].items() if base.has(tensor)}
+        self._apart = [
+            {
+                name: tensor
+                for name, tensor in of_member.items()
+                if name not in self._base and name not in self._stacked
+            }
+            for of_member in tensors
+        ]
+
+    def _stack(self, name: str, parameters: Sequence[nn.Parameter]) -> None:
+        """Move parameters of one name into slots of one tensor, if they are of one shape."""
+        first = parameters[0]
+        if any(each.shape != first.shape or not each.is_contiguous() for each in parameters):
+            self._gradients.append((None, [torch.empty_like(each) for each in parameters]))
+            return
+        whole, gradients = (
+            aligned(len(parameters), *first.shape, dtype=first.dtype) for _ in ("values", "gradients")
+        )
+        self._stacked[_HEAD + name] = whole
+        self._gradients.append((gradients, gradients.unbind()))
+        for parameter, slot in zip(parameters, whole.unbind(), strict=True):
+            self._own.append((parameter, parameter.data))
+            slot.copy_(parameter.data)
+            parameter.data = slot
+
+    def close(self, changed: bool) -> None:
+        """Give members their own memory for parameters back, with the values of now if these may have ``changed``."""
+        with torch.no_grad():
+            for parameter, own in self._own:
+                if changed:
+                    own.copy_(parameter.data)
+                parameter.data = own
+            self._own.clear()
+        for member in self._members:
+            for parameter in member.trained:
+                parameter.grad = None
+
+    def gradients(self, batch: Batch, share: float | None, add: bool) -> list[Found | Exception]:
+        """Have gradients of a batch, times its ``share``, ``add``\\ ed to those that are there.
+
+        Returns: of each member what it found, or the exception that it raised.
+        """
+        found = self._planned(batch, share)
+        if found is None:
+            return [self.gradients_alone(slot, batch, share, add) for slot in range(len(self._members))]
+        measured, gradients = found
+        for place, gradient in enumerate(gradients):
+            self._take(place, gradient, add)
+        return [_of(measured, slot) for slot in range(len(self._members))]
+
+    def results(self, batch: Batch) -> list[BatchResult | Exception]:
+        """Results of a batch in validation.
+
+        Raises:
+            NotRecordedError: members draw random numbers, each from a generator that it must set itself.
+        """
+        found = self._planned(batch, None)
+        return [self._result(slot, batch, found) for slot in range(len(self._members))]
+
+    def _result(self, slot: int, batch: Batch, found: Any) -> BatchResult | Exception:
+        forward = self._members[slot].forward
+        try:
+            if found is None:
+                before = torch.get_rng_state()
+                with torch.no_grad():
+                    result = forward(batch, training=False)
+                if not torch.equal(before, torch.get_rng_state()):
+                    raise NotRecordedError("it draws random numbers in validation")
+                return result
+            measured, outputs = _of(found, slot)
+            if measured is None:
+                with forward.autocast():
+                    return forward.result(outputs, batch, training=False)
+            loss, weight, values = measured
+            return BatchResult(loss, weight, None, None, values)
+        except NotRecordedError:
+            raise
+        except Exception as error:  # of the user's loss or step, which refuse what this member gives
+            return error
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Put the members' own buffers back afterwards."""
+        with _buffers_kept(self._members):
+            yield
+
+    # Gradients ---------------------------------------------------------------------------------
+
+    def _take(self, place: int, gradient: Spread | None, add: bool) -> None:
+        """Put members' gradients of a parameter where they have them."""
+        whole, slots = self._gradients[place]
+        before = self._members[0].trained[place].grad
+        if gradient is None:
+            if not add:
+                self._point(place, None)
+            return
+        add = add and before is not None
+        if whole is not None and gradient.whole is not None:
+            pairs: Sequence[tuple[torch.Tensor, torch.Tensor]] = [(whole, gradient.whole)]
+        else:
+            pairs = list(zip(slots, gradient.each, strict=True))
+        for into, own in pairs:
+            into.add_(own) if add else into.copy_(own)
+        if before is not slots[0]:
+            self._point(place, slots)
+
+    def _point(self, place: int, slots: Sequence[torch.Tensor] | None) -> None:
+        for slot, member in enumerate(self._members):
+            member.trained[place].grad = None if slots is None else slots[slot]
+
+    def gradients_alone(self, slot: int, batch: Batch, share: float | None, add: bool) -> Found | Exception:
+        """As :meth:`gradients`, of one member, which computes them as it does alone."""
+        member = self._members[slot]
+        try:
+            with _drawing_from(member.generator):
+                measured, gradients, _ = _trained(member, batch, share)
+        except Exception as error:
+            return error
+        for place, gradient in enumerate(gradients):
+            parameter, own = member.trained[place], self._gradients[place][1][slot]
+            if gradient is None:
+                parameter.grad = parameter.grad if add else None
+            elif add and parameter.grad is not None:
+                parameter.grad.add_(gradient)
+            else:
+                parameter.grad = own.copy_(gradient)
+        return measured
+
+    # Plans -------------------------------------------------------------------------------------
+
+    def _planned(self, batch: Batch, share: float | None) -> Any:
+        """What a plan gives for a batch; None: there is none for it."""
+        form = self._form(batch, share)
+        if form not in self._branches:
+            self._branches[form] = self._known(form)
+        branches = self._branches[form]
+        if not all(self._labels_fit(batch, outputs) for _, outputs in branches[:1]):
+            return None
+        inputs = self._inputs(batch, share)
+        try:
+            for plan, _ in branches:
+                try:
+                    return self._ran(plan, inputs)
+                except OtherBranchError:
+                    continue
+            if len(branches) < _MOST_BRANCHES and self._is_worth_it(form):
+                self.prepare(batch, share)
+                return self._ran(branches[-1][0], inputs)
+        except Exception:  # in turns, each says by itself what it fails at
+            return None
+        return None
+
+    def _is_worth_it(self, form: _Form) -> bool:
+        """Whether batches are of this form so often that a plan for them pays."""
+        key = (self._signature, form)
+        _met[key] = _met.get(key, 0) + 1
+        return _met[key] == 1 + _OFTEN or (not self._trains and len(self._branches) == 1 and _met[key] == 1)
+
+    def _labels_fit(self, batch: Batch, outputs: Any) -> bool:
+        """Whether labels fit the loss, where that is to be checked; else each member says so itself."""
+        forward = self._members[0].forward
+        if self._trains and forward.loss is not None and forward.checks_labels:
+            try:
+                forward.check(outputs, batch)
+            except EstimatorError:
+                return False
+        return True
+
+    def _ran(self, plan: Plan, inputs: Inputs) -> Any:
+        """What a plan gives; generators and buffers are as before if it fails."""
+        states = [generator.get_state() for generator in inputs.generators]
+        written = [(own[name], own[name].clone()) for name in plan.writes for own in inputs.own]
+        try:
+            return plan(inputs)
+        except BaseException:
+            for generator, state in zip(inputs.generators, states, strict=True):
+                generator.set_state(state)
+            for tensor, before in written:
+                tensor.data.copy_(before)
+            raise
+
+    def _form(self, batch: Batch, share: float | None) -> _Form:
+        tensors = [
+            (name, tuple(value.shape), value.stride(), value.dtype)
+            if isinstance(value, torch.Tensor)
+            else (name,)
+            for name, value in sorted(batch.items())
+        ]
+        return (*tensors, self._trains, share is not None, torch.get_num_threads())
+
+    def _inputs(self, batch: Batch, share: float | None) -> Inputs:
+        shared = {**self._base, **_named(batch, _shared(share))}
+        return Inputs(shared, self._stacked, self._apart, [member.generator for member in self._members])
+
+    def _known(self, form: _Form) -> list[tuple[Plan, Any]]:
+        """Plans for tapes that all members have."""
+        first, *others = (_tapes.get(member.head, {}).get(form, []) for member in self._members)
+        found = []
+        for recorded in first:
+            alike = [
+                next((each for each in tapes if each.reads == recorded.reads), None)
+                for tapes in (first, *others)
+            ]
+            marks = [member.marks() for member in self._members] if all(alike) else []
+            if marks == [each.marks for each in alike if each is not None] and marks:
+                plan = _plans.get((form, *(each.digest for each in alike if each is not None)))
+                if plan is not None:
+                    found.append((plan, recorded.outputs))
+        return found
+
+    def prepare(self, batch: Batch, share: float | None) -> None:
+        """Make a plan for batches like this one.
+
+        Raises:
+            NotRecordedError: there is none, or it does not give the members' own bits.
+        """
+        form = self._form(batch, share)
+        copies = [member._replace(generator=_copied(member.generator)) for member in self._members]
+        with _off_values(self._members), _buffers_kept(self._members):
+            recorded, alone = [], []
+            for member, own in zip(copies, self._members, strict=True):
+                kept, result = self._recorded(member, batch, share)
+                recorded.append(kept)
+                alone.append(result)
+                _put(own.head, form, kept)
+            self._check_rows(copies[0], batch, share, recorded[0])
+            key = (form, *(each.digest for each in recorded))
+            if key not in _plans:
+                inputs = self._inputs(batch, share)._replace(
+                    generators=[_copied(member.generator) for member in self._members]
+                )
+                plan = plan_for([each.tape for each in recorded], inputs)
+                if not self._trains and any(kind == "generator" for kind, _ in plan.takes):
+                    raise NotRecordedError("it draws random numbers in validation")
+                self._check(self._ran(plan, inputs), alone)
+                if len(_plans) >= _MOST_PLANS:
+                    del _plans[next(iter(_plans))]
+                _plans[key] = plan
+        self._branches.setdefault(form, []).append((_plans[key], recorded[0].outputs))
+
+    def _check(self, found: Any, alone: Sequence[Any]) -> None:
+        """Compare what a plan gave with what members gave, each alone."""
+        for slot, own in enumerate(alone):
+            if not _agree(_of(found[0], slot), own[0]):
+                raise NotRecordedError(
+                    "the loss would not have the same bits"
+                    if self._trains
+                    else "validation would not have the same bits"
+                )
+            if not self._trains:
+                if not _agree(_of(found[1], slot), own[1]):
+                    raise NotRecordedError("the outputs would not have the same bits")
+                continue
+            for place, (gradient, single) in enumerate(zip(_of(found[1], slot), own[1], strict=True)):
+                if not _agree(gradient, single):
+                    named = self._members[0].head.named_parameters()
+                    trained = self._members[0].trained[place]
+                    name = next(name for name, each in named if each is trained)
+                    raise NotRecordedError(f"the gradient of {name} would not have the same bits")
+
+    def _recorded(self, member: Member, batch: Batch, share: float | None) -> tuple[_Recorded, Any]:
+        """A tape of what a member does with a batch, and what it gave."""
+        shared = _shared(share)
+        returned: list[Any] = []
+
+        def compute() -> Any:
+            found = (
+                _trained(member, batch, shared, check=False) if self._trains else _validated(member, batch)
+            )
+            returned.append(found)
+            return found[:2]
+
+        marks, surroundings = member.marks(), _surroundings()
+        with _buffers_kept([member]), _drawing_from(_copied(member.generator)):
+            tape = record(compute, {**_tensors(member.head), **_named(batch, shared)})
+        if _surroundings() != surroundings:
+            raise NotRecordedError("it draws random numbers that are not PyTorch's")
+        if names := hidden.differences(marks, now := member.marks(), ()):
+            raise NotRecordedError(f"it changes {some_names(names, 3)}")
+        outputs = mapped(returned[0][2], _stand_in)
+        return _Recorded(tape, tape.digest(), tape.reads(), now, outputs), returned[0][:2]
+
+    def _check_rows(self, member: Member, batch: Batch, share: float | None, recorded: _Recorded) -> None:
+        """See whether the member does the same with rows in another order."""
+        other = {name: value.flip(0) if value.dim() else value for name, value in batch.items()}
+        if any(value.stride() != batch[name].stride() for name, value in other.items()):
+            return
+        again, _ = self._recorded(member, other, share)
+        if again.reads == recorded.reads and again.digest != recorded.digest:
+            raise NotRecordedError("it does other things with other rows")
+
+
+# One member -----------------------------------------------------------------------------------
+
+
+def _trained(
+    member: Member, batch: Batch, share: torch.Tensor | float | None, check: bool = True
+) -> tuple[Found, Sequence[torch.Tensor | None], Any]:
+    """What a member measures of a batch, its gradients, and its outputs if the loss is not the step's."""
+    forward, outputs = member.forward, None
+    with torch.enable_grad():
+        with forward.autocast():
+            if forward.loss is None:
+                result = forward(batch, training=True)
+            else:
+                outputs = forward.outputs(batch)
+                result = forward.result(outputs, batch, training=True, check=check)
+        if share is None:
+            total = result.loss
+        elif result.weight is None or forward.loss is not None:
+            total = result.loss * share
+        else:
+            total = result.loss * result.weight
+        gradients = torch.autograd.grad(total, list(member.trained), allow_unused=True)
+    values = {
+        name: value.detach() if isinstance(value, torch.Tensor) else value
+        for name, value in result.values.items()
+    }
+    return (result.loss.detach(), result.weight, values), list(gradients), outputs
+
+
+@torch.no_grad()
+def _validated(member: Member, batch: Batch) -> tuple[Any, Any, Any]:
+    """What a member measures of a batch; or its outputs, whose loss each computes by itself."""
+    forward = member.forward
+    if forward.loss is None:
+        result = forward(batch, training=False)
+        return (result.loss, result.weight, result.values), None, None
+    with forward.autocast():
+        outputs = forward.outputs(batch)
+    if type(outputs) not in (torch.Tensor, tuple, list, dict):
+        raise NotRecordedError(f"its outputs are a {type(outputs).__name__}")
+    return None, outputs, None
+
+
+def _stand_in(value: Any) -> Any:
+    """A tensor of the same shape, of zeros that take no memory."""
+    return value.new_zeros(()).expand(value.shape) if isinstance(value, torch.Tensor) else value
+
+
+def _shared(share: float | None) -> torch.Tensor | None:
+    return None if share is None else torch.tensor(share, dtype=torch.float32)
+
+
+def _tensors(head: nn.Module) -> dict[str, torch.Tensor]:
+    tensors = [*head.named_parameters(), *head.named_buffers()]
+    return {_HEAD + name: tensor for name, tensor in tensors}
+
+
+def _named(batch: Batch, share: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    found = {_BATCH + name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
+    return found if share is None else {**found, _SHARE: share}
+
+
+def _put(head: nn.Module, form: _Form, recorded: _Recorded) -> None:
+    tapes = _tapes.setdefault(head, {})
+    tapes[form] = [each for each in tapes.get(form, []) if each.reads != recorded.reads] + [recorded]
+
+
+def _of(value: Any, slot: int) -> Any:
+    """A member's part of what a plan gave."""
+
+    def own(each: Any) -> Any:
+        if isinstance(each, Spread):
+            return each.each[slot]
+        return each.values[slot] if isinstance(each, Differing) else each
+
+    return mapped(value, own)
+
+
+def _agree(found: Any, own: Any) -> bool:
+    if isinstance(own, torch.Tensor):
+        return isinstance(found, torch.Tensor) and found.dtype == own.dtype and same_numbers(found, own)
+    if isinstance(own, dict):
+        return found.keys() == own.keys() and all(_agree(found[name], own[name]) for name in own)
+    if isinstance(own, (tuple, list)):
+        return len(found) == len(own) and all(map(_agree, found, own))
+    return bool(found == own)
+
+
+# Surroundings ---------------------------------------------------------------------------------
+
+
+def _surroundings() -> Any:
+    """Marks of random generators that are not PyTorch's."""
+    numpy_state: Any = np.random.get_state()
+    return random.getstate(), numpy_state[2], numpy_state[1].tobytes()
+
+
+def _copied(generator: torch.Generator) -> torch.Generator:
+    made = torch.Generator()
+    made.set_state(generator.get_state())
+    return made
+
+
+@contextmanager
+def _drawing_from(generator: torch.Generator) -> Iterator[None]:
+    """Have PyTorch draw from another generator."""
+    before = torch.get_rng_state()
+    torch.set_rng_state(generator.get_state())
+    try:
+        yield
+    finally:
+        generator.set_state(torch.get_rng_state())
+        torch.set_rng_state(before)
+
+
+@contextmanager
+def _buffers_kept(members: Sequence[Member]) -> Iterator[None]:
+    """Put the members' own buffers back afterwards."""
+    own = [buffer for member in members for buffer in member.head.buffers() if not member.base.has(buffer)]
+    before = [buffer.clone() for buffer in own]
+    try:
+        yield
+    finally:
+        for buffer, value in zip(own, before, strict=True):
+            if not same_numbers(buffer, value):
+                buffer.data.copy_(value)
+
+
+@contextmanager
+def _off_values(members: Sequence[Member]) -> Iterator[None]:
+    """Have all trained parameters a little off their values meanwhile."""
+    generator = torch.Generator().manual_seed(0)
+    kept = [(parameter, parameter.data.clone()) for member in members for parameter in member.trained]
+    for parameter, value in kept:
+        if parameter.is_floating_point():
+            noise = torch.empty_like(value).normal_(std=0.02, generator=generator)
+            parameter.data.copy_(value.nan_to_num(0.0, 0.0, 0.0) + noise)
+    try:
+        yield
+    finally:
+        for parameter, value in kept:
+            parameter.data.copy_(value)
