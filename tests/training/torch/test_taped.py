@@ -13,7 +13,6 @@ from tests.training.torch.test_pack import COLUMNS, ROWS, WIDTH, alone, digests,
 from torch import nn
 from torch.nn import functional
 
-from hopyard.errors import DivergedError
 from hopyard.torch import TorchEstimator
 from hopyard.training.estimator import Context
 from hopyard.training.session import Session
@@ -139,3 +138,90 @@ def check_same(make: Make, count: int = 3, threads: int = 1, plans: bool = True)
 
 def test_plain() -> None:
     check_same(lambda number: {"metrics": ["accuracy"]})
+
+
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What plans have given, from now on."""
+    given = []
+    run = taped.Unison._ran
+
+    def noted(self: Any, *arguments: Any) -> Any:
+        found = run(self, *arguments)
+        given.append(found)
+        return found
+
+    monkeypatch.setattr(taped.Unison, "_ran", noted)
+    return given
+
+
+def by_step(model: nn.Module, batch: Any, *, smoothing: float = 0.0) -> dict[str, Any]:
+    outputs = model(batch["x"])
+    loss = functional.cross_entropy(outputs, batch["class"], reduction="sum", label_smoothing=smoothing)
+    weight = batch["class"].ne(2).sum()
+    hits = outputs.argmax(1).eq(batch["class"]).sum()
+    return {"loss": loss / weight.clamp(min=1), "weight": weight, "hits": hits / weight.clamp(min=1)}
+
+
+def without_weight(model: nn.Module, batch: Any) -> dict[str, Any]:
+    return {"loss": functional.cross_entropy(model(batch["x"]), batch["class"])}
+
+
+def with_head(base: nn.Module) -> nn.Module:
+    base.last = nn.Sequential(
+        nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)
+    )
+    return base
+
+
+def convolutions() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return nn.Sequential(
+            nn.Unflatten(1, (1, WIDTH)), nn.Conv1d(1, 6, 3), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.1),
+            nn.MaxPool1d(2), nn.Flatten(), nn.Linear(12, 3),
+        )  # fmt: skip
+
+
+CONVOLUTIONS = convolutions()
+
+
+def with_last(base: nn.Module) -> nn.Module:
+    base[7] = nn.Linear(12, 3)  # type: ignore[operator]
+    base[1].bias.requires_grad_(True)  # type: ignore[index,union-attr]
+    return base
+
+
+CASES: dict[str, Make] = {
+    "one shape": lambda number: {"metrics": ["accuracy"]},
+    "other ranks and scales": lambda number: {"model": adapted(2 + 2 * number, 1.0 / (1 + number))},
+    "other scales": lambda number: {"model": adapted(4, 1.0 / (1 + number))},
+    "dropout": lambda number: {"model": adapted(4, dropout=0.3)},
+    "other dropouts": lambda number: {"model": adapted(4, dropout=0.1 + 0.1 * number), "metrics": ["accuracy"]},
+    "norms of its own": lambda number: {"model": adapted(norms=True)},
+    "a head": lambda number: {"model": with_head},
+    "convolutions": lambda number: {"model": with_last, "base": CONVOLUTIONS},
+    "a step": lambda number: {"step": by_step, "loss": None, "metrics": ["hits"]},
+    "a step with options, in groups": lambda number: {
+        "step": functools.partial(by_step, smoothing=0.1), "loss": None, "accumulate": 3,
+    },
+    "a step without a weight, in groups": lambda number: {"step": without_weight, "loss": None, "accumulate": 2},
+    "groups": lambda number: {"accumulate": 3, "model": adapted(dropout=0.2)},
+    "clipped": lambda number: {"gradient_clip": 0.1, "optimizer": torch.optim.AdamW},
+    "schedule": lambda number: {
+        "scheduler": lambda optimizer, steps, epochs: torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, 0.1, steps * epochs
+        )
+    },
+    "class weights": lambda number: {"class_weight": {1: 3.0}},
+    "a sum": lambda number: {"loss": nn.CrossEntropyLoss(reduction="sum")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_members_learn_what_they_learn_alone(
+    case: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ran(monkeypatch)
+    check_same(CASES[case], threads=threads)
+    assert len(given) > 20

@@ -23,11 +23,11 @@ from torch import nn
 
 from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError
+from hopyard.training.torch import hidden
 from hopyard.training.torch.base import Base
 from hopyard.training.torch.forward import BatchResult, Forward
 from hopyard.training.torch.plan import Inputs, OtherBranchError, Plan, Spread, plan_for
 from hopyard.training.torch.rules import Differing
-from hopyard.training.torch import hidden
 from hopyard.training.torch.stack import aligned, same_numbers
 from hopyard.training.torch.tape import NotRecordedError, Tape, mapped, record
 from hopyard.wording import some_names
@@ -87,7 +87,12 @@ def structure_of(head: nn.Module, base: Base) -> Any:
         for name, tensor in [*head.named_parameters(), *head.named_buffers()]
         if not base.has(tensor)
     ]
-    return base.digest, [(name, type(part).__qualname__) for name, part in head.named_modules()], own
+    modules = [
+        # dropout of nothing, or of all, draws nothing
+        (name, type(part).__qualname__, getattr(part, "p", None) in (0, 1))
+        for name, part in head.named_modules()
+    ]
+    return base.digest, modules, own
 
 
 def is_pure(function: Any) -> bool:
@@ -333,10 +338,13 @@ class Unison:
             ]
             marks = [member.marks() for member in self._members] if all(alike) else []
             if marks == [each.marks for each in alike if each is not None] and marks:
-                plan = _plans.get((form, *(each.digest for each in alike if each is not None)))
+                plan = _plans.get(self._key(form, [each for each in alike if each is not None]))
                 if plan is not None:
                     found.append((plan, recorded.outputs))
         return found
+
+    def _key(self, form: _Form, recorded: Sequence[_Recorded]) -> Any:
+        return form, tuple(self._stacked), tuple(self._apart[0]), *(each.digest for each in recorded)
 
     def prepare(self, batch: Batch, share: float | None) -> None:
         """Make a plan for batches like this one.
@@ -354,7 +362,7 @@ class Unison:
                 alone.append(result)
                 _put(own.head, form, kept)
             self._check_rows(copies[0], batch, share, recorded[0])
-            key = (form, *(each.digest for each in recorded))
+            key = self._key(form, recorded)
             if key not in _plans:
                 inputs = self._inputs(batch, share)._replace(
                     generators=[_copied(member.generator) for member in self._members]
