@@ -72,7 +72,9 @@ def replicas(make: Make, count: int) -> list[TorchReplica]:
             "optimizer": torch.optim.SGD,
             "batch_size": 16,
         }
-        label = "y" if isinstance(make(number).get("loss"), nn.MSELoss) else "class"
+        label = (
+            "y" if isinstance(make(number).get("loss"), nn.MSELoss | nn.L1Loss | nn.HuberLoss) else "class"
+        )
         torch.manual_seed(number)
         estimator = TorchEstimator(**(given | make(number)))
         replica = estimator.replica(Context(("x",), (label,), "cpu", (ROWS,), 3))
@@ -163,6 +165,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "smoothing, accuracy": {"loss": nn.CrossEntropyLoss(label_smoothing=0.1), "metrics": ["accuracy"]},
     "regression": {"loss": nn.MSELoss(), "metrics": ["mae"]},
+    "parts of regressions": {"loss": nn.MSELoss(), "accumulate": 3},
+    "parts of distances": {"loss": nn.L1Loss(reduction="sum"), "accumulate": 3, "metrics": ["mae"]},
     "a sum": {"loss": nn.CrossEntropyLoss(reduction="sum")},
     "a function": {"loss": functional.cross_entropy},
 }
@@ -198,7 +202,7 @@ def test_what_members_learn_is_what_they_learn_alone(
         for width in widths:
             layers += [nn.Linear(before, width, bias=bias), *BETWEEN[between](width)]
             before = width
-        last = 1 if option == "regression" else 3
+        last = 1 if "regression" in option or "distances" in option else 3
         return {
             **given,
             "optimizer_params": rates,
@@ -206,6 +210,20 @@ def test_what_members_learn_is_what_they_learn_alone(
         }
 
     check_same(make, count, threads)
+
+
+@pytest.mark.parametrize("size", [11, 13, 16])
+@pytest.mark.parametrize(
+    "loss", [nn.MSELoss(), nn.MSELoss(reduction="sum"), nn.L1Loss(), nn.HuberLoss()], ids=str
+)
+def test_losses_that_are_parts_of_a_step_are_rounded_as_alone(loss: nn.Module, size: int) -> None:
+    """Shares of a step's rows are no powers of 2."""
+
+    def make(number: int) -> dict[str, Any]:
+        model = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, 1))
+        return {"model": model, "loss": loss, "accumulate": 3, "batch_size": size}
+
+    check_same(make)
 
 
 class Chain(nn.Module):

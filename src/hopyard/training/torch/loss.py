@@ -221,11 +221,17 @@ def outputs_are_logits(loss: Any) -> bool | None:
 def _is_one_of(loss: Any, losses: tuple[Any, ...]) -> bool:
     """Whether the loss is one of these modules, or functions, of PyTorch, also with arguments given by ``partial``."""
     if isinstance(loss, nn.Module):
-        modules = [known for known in losses if isinstance(known, type) and issubclass(known, nn.Module)]
-        return any(isinstance(loss, known) and type(loss).forward is known.forward for known in modules)
+        kind: Any = type(loss)
+        return _is_kind_of(kind, losses)
     while isinstance(loss, functools.partial):
         loss = loss.func
     return any(loss is known for known in losses)
+
+
+@functools.lru_cache(maxsize=256)
+def _is_kind_of(kind: Any, losses: tuple[Any, ...]) -> bool:
+    modules = [known for known in losses if isinstance(known, type) and issubclass(known, nn.Module)]
+    return any(issubclass(kind, known) and kind.forward is known.forward for known in modules)
 
 
 def _option(loss: Any, name: str, default: Any) -> Any:

@@ -15,20 +15,20 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from hopyard.data.reading.views import Batch
-from hopyard.errors import DivergedError, EstimatorError
+from hopyard.errors import DivergedError
 from hopyard.training.estimator import Visit, batch_sizes
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch.base import Base
 from hopyard.training.torch.forward import Forward
+from hopyard.training.torch.pack_losses import MemberLosses, PackLosses
 from hopyard.training.torch.session import Flags, generators_kept
-from hopyard.training.torch.stack import Stack, draws_of, same_numbers
+from hopyard.training.torch.stack import Stack, same_numbers
 from hopyard.training.torch.tape import NotRecordedError
 from hopyard.training.torch.taped import Member, Unison, is_pure, structure_of
 from hopyard.training.torch.training import Sums, TrainingPass, groups_of
@@ -47,12 +47,6 @@ _PROBE_SECONDS = 0.03
 _MOST_PROBE_SECONDS = 2.0
 """After which no wider stack is begun to be measured that is expected to end later."""
 
-_Way: TypeAlias = Callable[
-    [torch.Tensor, Batch, float | None], tuple[list[tuple[torch.Tensor, Any] | Exception], torch.Tensor]
-]
-"""Computes losses of outputs for a batch, and the gradient of their sum, times a share, by the outputs."""
-
-_exact_losses: dict[tuple[str, tuple[int, ...], int], int] = {}
 _widths: dict[tuple[str, int], int | str] = {}
 """By signature and threads: how wide stacks of these models are, or why they train one at a time."""
 _gains: dict[tuple[str, int], float] = {}
@@ -279,7 +273,9 @@ def validate_together(replicas: Sequence[Any], visit: Visit) -> list[MetricSet |
     failure: BaseException | None = None
     try:
         batches = replicas[0].validation_batches(visit)
-        errors = measure_members([replica.parts() for replica in replicas], batches, metrics)
+        errors = measure_members(
+            replicas[0].signature, [replica.parts() for replica in replicas], batches, metrics
+        )
     except BaseException as error:
         failure = error
     found = [
@@ -399,7 +395,7 @@ def _over_base(parts: Parts, generator: torch.Generator) -> Member:
 
 
 def measure_members(
-    members: Sequence[Parts], batches: Iterable[Batch], metrics: Sequence[MetricSet]
+    signature: str, members: Sequence[Parts], batches: Iterable[Batch], metrics: Sequence[MetricSet]
 ) -> list[Exception | None] | None:
     """Add batches, which are placed, to the metrics of replicas of one signature.
 
@@ -409,6 +405,7 @@ def measure_members(
         return _measure_over_base(members, batches, metrics)
     found: list[Exception | None] = [None] * len(members)
     stack = Stack([_layers_of(member) for member in members], [torch.default_generator] * len(members))
+    losses = PackLosses(signature, [member.forward for member in members])
     with torch.no_grad():
         stack.open()
         try:
@@ -421,10 +418,12 @@ def measure_members(
                     outputs = stack.forward(_input(members[0].forward, batch), training=False)
                 except Exception:  # each says for itself what is wrong, if it is the model
                     return None
-                for slot, (member, metric) in enumerate(zip(members, metrics, strict=True)):
+                results = losses.results(outputs, batch)
+                for slot, (member, metric, result) in enumerate(zip(members, metrics, results, strict=True)):
                     if found[slot] is None:
                         try:
-                            result = member.forward.result(outputs[slot], batch, training=False)
+                            if isinstance(result, Exception):
+                                raise result
                             add_batch(member.forward, batch, result, metric, [])
                         except Exception as error:
                             found[slot] = error
@@ -502,8 +501,7 @@ class _Lockstep:
         generators: Sequence[torch.Generator],
     ) -> None:
         self._forwards = forwards
-        self._loss_is_torchs = isinstance(forwards[0].loss and forwards[0].loss.module, nn.Module)
-        self._signature = signature
+        self._losses = PackLosses(signature, forwards)
         self._stack = Stack(chains, generators)
         with torch.no_grad():
             self._stack.open()
@@ -522,153 +520,17 @@ class _Lockstep:
         with torch.no_grad():
             self._stack.close(changed)
 
-    def gradients(
-        self, batch: Batch, share: float | None, add: bool
-    ) -> list[tuple[torch.Tensor, Any] | Exception]:
+    def gradients(self, batch: Batch, share: float | None, add: bool) -> MemberLosses:
         """Have gradients of a batch, times its ``share``, ``add``\\ ed to those that are there.
 
-        Returns: of each member its loss and the batch's weight (None: its rows), or the exception that its loss raised.
+        Returns: of each member its loss and the batch's weight, or the exception that its loss raised.
         """
         with torch.no_grad():
             outputs = self._stack.forward(_input(self._forwards[0], batch), training=True)
-        found, gradient = self._losses(outputs, batch, share)
+        found, gradient = self._losses.gradients(outputs, batch, share)
         with torch.no_grad():
             self._stack.backward(gradient, add)
         return found
-
-    def _losses(
-        self, outputs: torch.Tensor, batch: Batch, share: float | None
-    ) -> tuple[list[tuple[torch.Tensor, Any] | Exception], torch.Tensor]:
-        """Losses of outputs (members, rows, ...), and the gradient of their sum by the outputs."""
-        first = self._forwards[0]
-        way = self._way(outputs, batch) if self._loss_is_torchs else self._losses_in_turn
-        if way != self._losses_in_turn and first.checks_labels:
-            try:
-                first.check(outputs[0], batch)
-            except EstimatorError:
-                way = self._losses_in_turn  # each member says so itself
-        return way(outputs, batch, share)
-
-    def _way(self, outputs: torch.Tensor, batch: Batch) -> _Way:
-        """The fastest way to losses and gradients that has the bits of single ones: compared on random outputs when a
-        shape is met first."""
-        key = (self._signature, tuple(outputs.shape), torch.get_num_threads())
-        ways: list[_Way] = [
-            self._losses_by_element, self._losses_by_rows, self._losses_at_once, self._losses_in_turn,
-        ]  # fmt: skip
-        if key not in _exact_losses:
-            self._losses_in_turn(outputs, batch, None)  # which checks the labels
-            generator = torch.Generator().manual_seed(0)
-            drawn = [
-                torch.empty_like(outputs).normal_(generator=generator) for _ in range(draws_of(len(outputs)))
-            ]
-            _exact_losses[key] = next(
-                number for number, way in enumerate(ways) if self._is_exact(way, drawn, batch)
-            )
-        return ways[_exact_losses[key]]
-
-    def _is_exact(self, way: _Way, drawn: Sequence[torch.Tensor], batch: Batch) -> bool:
-        if way == self._losses_in_turn:
-            return True
-        for outputs in drawn:
-            found, gradient = self._losses_in_turn(outputs, batch, None)
-            try:
-                others, other = way(outputs, batch, None)
-            except Exception:  # of a loss that is not for this way
-                return False
-            if not same_numbers(other, gradient) or not all(
-                not isinstance(a, Exception) and not isinstance(b, Exception) and same_numbers(a[0], b[0])
-                for a, b in zip(found, others, strict=True)
-            ):
-                return False
-        return True
-
-    def _losses_in_turn(
-        self, outputs: torch.Tensor, batch: Batch, share: float | None
-    ) -> tuple[list[tuple[torch.Tensor, Any] | Exception], torch.Tensor]:
-        found: list[tuple[torch.Tensor, Any] | Exception] = []
-        gradient = torch.zeros_like(outputs)
-        for slot, forward in enumerate(self._forwards):
-            own = outputs[slot].detach().requires_grad_()
-            try:
-                result = forward.result(own, batch, training=True)
-                loss = result.loss if share is None else result.loss * share
-                (gradient[slot],) = torch.autograd.grad(loss, own)
-                found.append((result.loss.detach(), result.weight))
-            except Exception as error:  # the user's loss refuses what this member gives
-                found.append(error)
-        return found, gradient
-
-    def _losses_at_once(
-        self, outputs: torch.Tensor, batch: Batch, share: float | None
-    ) -> tuple[list[tuple[torch.Tensor, Any] | Exception], torch.Tensor]:
-        forward, weights = self._forwards[0], []
-
-        def loss_of(own: torch.Tensor) -> torch.Tensor:
-            result = forward.result(own, batch, training=True, check=False)
-            weights.append(result.weight)
-            return result.loss
-
-        whole = outputs.detach().requires_grad_()
-        losses = torch.vmap(loss_of)(whole)
-        return _with_gradient(losses, weights[0], whole, share)
-
-    def _losses_by_element(
-        self, outputs: torch.Tensor, batch: Batch, share: float | None
-    ) -> tuple[list[tuple[torch.Tensor, Any] | Exception], torch.Tensor]:
-        """Losses that are means or sums of elements, of the elements of all members at once.
-
-        Raises:
-            TypeError: the loss is another one.
-        """
-        loss = self._forwards[0].loss
-        labels = self._forwards[0].labels(batch, outputs[0])
-        if loss is None or loss.by_element is None or not isinstance(labels, torch.Tensor):
-            raise TypeError
-        whole = outputs.detach().requires_grad_()
-        elements = loss.by_element(whole, labels.expand(whole.shape)).flatten(1)
-        losses = elements.sum(1) if loss.is_sum else elements.mean(1)
-        return _with_gradient(losses, loss.weight_of(labels), whole, share)
-
-    def _losses_by_rows(
-        self, outputs: torch.Tensor, batch: Batch, share: float | None
-    ) -> tuple[list[tuple[torch.Tensor, Any] | Exception], torch.Tensor]:
-        """Cross entropies, of logarithms that are computed for all rows of all members at once.
-
-        Raises:
-            TypeError: the loss is another one.
-        """
-        loss = self._forwards[0].loss
-        labels = self._forwards[0].labels(batch, outputs[0])
-        if (
-            loss is None
-            or loss.weighs_rows
-            or type(loss.module) is not nn.CrossEntropyLoss
-            or loss.module.label_smoothing
-            or not isinstance(labels, torch.Tensor)
-            or labels.dim() != 1
-            or outputs.dim() != 3
-        ):
-            raise TypeError
-        module = loss.module
-        whole = outputs.detach().requires_grad_()
-        logarithms = functional.log_softmax(whole.flatten(0, 1), 1).view(whole.shape)
-        losses = [
-            functional.nll_loss(
-                own, labels, module.weight, ignore_index=module.ignore_index, reduction=module.reduction
-            )
-            for own in logarithms
-        ]
-        return _with_gradient(torch.stack(losses), loss.weight_of(labels), whole, share)
-
-
-def _with_gradient(
-    losses: torch.Tensor, weight: Any, outputs: torch.Tensor, share: float | None
-) -> tuple[list[tuple[torch.Tensor, Any] | Exception], torch.Tensor]:
-    """Losses of members, each with the batch's weight, and the gradient of their sum, times a share, by the outputs."""
-    total = (losses if share is None else losses * share).sum()
-    (gradient,) = torch.autograd.grad(total, outputs)
-    return [(loss, weight) for loss in losses.detach().unbind()], gradient
 
 
 # Choosing -------------------------------------------------------------------------------------
