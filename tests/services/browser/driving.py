@@ -84,18 +84,27 @@ class Driver:
     def step(self, count: int = 1) -> None:
         os.write(self._gate, b"." * count)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process goes on."""
+        return self._process is not None and self._process.poll() is None
+
     def kill(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
         self._process.communicate()
+        self._process = None
 
     def wait(self) -> None:
         """Until it has ended by itself, and well."""
         assert self._process is not None
         said, _ = self._process.communicate(timeout=120)
         assert self._process.returncode == 0, said.decode()
+        self._process = None
 
     def close(self) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self.is_alive:
             self.kill()
+        elif self._process is not None:
+            self._process.communicate()
         os.close(self._gate)
