@@ -86,7 +86,7 @@ export function timeTicks(begin: number, end: number, about: number): number[] {
 export function logarithmic(low: number, high: number): Scale {
   if (!(high > low)) [low, high] = [low / 2, high * 2];
   const [a, b] = [Math.log10(low), Math.log10(high)];
-  const position = (value: number): number => (value > 0 ? clamp((Math.log10(value) - a) / (b - a)) : 0);
+  const position = (value: number): number => (value <= 0 ? 0 : clamp((Math.log10(value) - a) / (b - a)));
   const decades: number[] = [];
   const step = Math.max(1, Math.ceil((b - a) / 6));
   for (let power = Math.ceil(a - 1e-9); power <= b + 1e-9; power += step) decades.push(10 ** power);

@@ -60,6 +60,7 @@ def test_commands_need_the_token_and_are_done(visit: Watched, serve: Serve, driv
     region(page, "Leaderboard").get_by_role("button", name="Trial 1", exact=True).click()
     region(page, "Trial 1").get_by_role("button", name="Stop this trial").click()
     expect(dialog).not_to_contain_text("Token")
+    expect(dialog).to_contain_text("stays stopped when the run goes on or is extended")
     dialog.get_by_role("button", name="Stop trial 1").click()
     expect(dialog).to_have_count(0)
     driver.step(2)

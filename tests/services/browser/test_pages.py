@@ -125,6 +125,7 @@ def test_failures_say_why_and_trials_that_were_stopped_by_whom(visit: Watched, s
     page = visit(shown.page("runs/2/asha/ended"))
     stopped = [trial for trial in shown.json("/api/runs/2/asha")["trials"] if trial["stopped"]]
     assert {trial["stopped"] for trial in stopped} == {"searcher"}
+    expect(page.get_by_role("link", name=f"Stopped and failed ({len(stopped)})")).to_be_visible()
     part = page.locator("section", has=page.get_by_role("heading", name="Stopped"))
     expect(part.get_by_role("heading", name=f"{len(stopped)} trials")).to_be_visible()
     expect(part).to_contain_text("at a rung they were not among the best")
