@@ -438,6 +438,15 @@ def test_no_wider_stack_is_measured_when_time_is_over(monkeypatch: pytest.Monkey
         assert pack.width_of(members[0].signature) == 4
 
 
+def test_gains_are_measured_in_turns_of_equal_work() -> None:
+    calls: list[str] = []
+    gain = pack._gain(lambda: calls.append("one"), lambda: calls.append("all"), 3)
+    assert gain >= 0
+    turn = ["one", "one", "one", "all"]
+    assert calls[2:] == turn * (len(calls[2:]) // 4)
+    assert calls[:2] == ["one", "all"], "which are not counted"
+
+
 def test_a_gain_is_measured_and_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     with Session(1):
         members = replicas(lambda number: {**small(number), **OPTIONS["by epoch"]}, 3)

@@ -563,7 +563,6 @@ def _probed(signature: str, members: Sequence[PackMember], batch: Batch) -> int 
         return misfit
     module = copy.deepcopy(members[0].parts.head)
     begun, took = time.monotonic(), 0.0
-    alone = _seconds(lambda: _own_gradients(module, forward, batch))
     gains: dict[int, float] = {}
     for width in sorted({min(width, len(members)) for width in WIDTHS}):
         before = time.monotonic()
@@ -581,7 +580,11 @@ def _probed(signature: str, members: Sequence[PackMember], batch: Batch) -> int 
         try:
             if differs := _differs(lockstep, some, modules, batch):
                 return differs
-            gains[width] = alone * width / _seconds(partial(lockstep.gradients, batch, None, add=False))
+            gains[width] = _gain(
+                partial(_own_gradients, module, forward, batch),
+                partial(lockstep.gradients, batch, None, add=False),
+                width,
+            )
         finally:
             lockstep.close(changed=True)
         took = time.monotonic() - before
@@ -664,6 +667,28 @@ def _copied(generator: torch.Generator) -> torch.Generator:
     made = torch.Generator()
     made.set_state(generator.get_state())
     return made
+
+
+def _gain(alone: Callable[[], Any], together: Callable[[], Any], width: int) -> float:
+    """How many times as long ``alone`` takes ``width`` times as ``together`` once, in CPU time: the least of some, of
+    one if they are long, measured in turns. (What else runs on the processor disturbs a long call more than a short one.)
+    """
+    before = time.monotonic()
+    alone()
+    together()
+    least = 5 if time.monotonic() - before < _PROBE_SECONDS else 1
+    ones: list[float] = []
+    stacks: list[float] = []
+    end = time.monotonic() + _PROBE_SECONDS
+    while len(ones) < least or time.monotonic() < end:
+        begun = time.process_time()
+        for _ in range(width):
+            alone()
+        between = time.process_time()
+        together()
+        ones.append(between - begun)
+        stacks.append(time.process_time() - between)
+    return min(ones) / min(stacks)
 
 
 def _seconds(call: Callable[[], Any]) -> float:
