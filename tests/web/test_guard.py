@@ -35,7 +35,9 @@ def test_its_own_names_are_taken(client: Client) -> None:
         assert client.get("/api/places", Host=host).status == 200
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "https://127.0.0.1:1", "http://[", "http://[v1.]", "", "\xff"]
+)
 def test_a_page_of_another_site_is_refused(client: Client, origin: str) -> None:
     for found in (
         client.get("/api/runs", Origin=origin),
@@ -115,3 +117,65 @@ def test_methods_that_are_not_for_an_address_are_refused(client: Client) -> None
     assert client.post("/api/runs", {}).status == 405
     assert client.ask("DELETE", f"/api/runs/0/{RUN}", None).status == 405
     assert client.get(COMMANDS).status == 404
+
+
+DIGITS = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        (f"/api/runs/{DIGITS}/{RUN}", 404),
+        (f"/api/runs/0/{RUN}/trials/{DIGITS}", 404),
+        (f"/api/data/{DIGITS}", 404),
+        (f"/api/stock/{DIGITS}/log", 404),
+        (f"/api/runs/0/{RUN}/logs?trial={DIGITS}", 400),
+        (f"/api/runs/0/{RUN}/schedule?pixels={DIGITS}", 400),
+        (f"/api/runs/compare?run={DIGITS}/{RUN}", 404),
+        (f"/api/runs/0/{'n' * 30_000}", 400),
+        ("/api/runs/0/%00", 400),
+        ("/api/runs/0/%ff%fe", 400),
+        ("/api/runs/0/%2e%2e", 400),
+        ("/api/runs/0/%2e%2e%2fgrid", 404),
+        ("/api/data/0/samples?path=%00", 404),
+        ("/api/data/0/samples?path=../../../etc", 404),
+        ("/api/data/0/describe?path=/etc", 404),
+    ],
+    ids=lambda given: str(given)[:40],
+)
+def test_odd_addresses_are_refused_in_words(client: Client, path: str, status: int) -> None:
+    found = client.get(path)
+    assert (found.status, len(found.error) > 20) == (status, True)
+
+
+@pytest.mark.parametrize("since", ["%C2%B2", DIGITS, "-1", "1e3", "x"])
+def test_events_since_what_is_no_version_begin_with_all(client: Client, since: str) -> None:
+    events = client.events(f"/api/runs/0/{RUN}/events?since={since}")
+    kind, document = next(events)
+    events.close()
+    assert (kind, len(document["trials"])) == ("changes", 12)
+
+
+@pytest.mark.parametrize("sent", [b"[" * 30_000, b'{"a":' * 10_000], ids=["lists", "objects"])
+def test_nested_objects_that_python_cannot_take_are_refused(client: Client, sent: bytes) -> None:
+    for path, headers in ((COMMANDS, AUTHORIZED), ("/api/plan", {})):
+        found = client.post(path, sent, **headers)
+        assert (found.status, found.error) == (
+            400,
+            'what was sent is no JSON object. Send one, such as {"do": "pause"}.',
+        )
+
+
+def test_a_mistake_of_the_dashboard_is_said_without_what_may_be_secret(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("the password is 1234")
+
+    monkeypatch.setattr("hopyard.web.run_pages.described_json", fail)
+    found = client.get(f"/api/runs/0/{RUN}")
+    assert found.status == 500
+    assert found.error == (
+        f"the dashboard failed to answer /api/runs/0/{RUN} (RuntimeError), which is a mistake in it. The terminal of "
+        "hopyard web shows where; report that."
+    )

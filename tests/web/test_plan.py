@@ -44,8 +44,19 @@ def test_a_searcher_alone_is_previewed(client: Client, tmp_path: Any) -> None:
             "a plan lacks workers, rows, data_gb, rows_per_second or seconds_per_unit, models, epochs to estimate a",
         ),
         ({"wokers": 8}, "a plan has no wokers. It has: workers, rows,"),
-        ({"workers": "8"}, "workers is '8'; it must be a number greater than 0. Change it."),
-        ({"rows": -1}, "rows is -1; it must be a number greater than 0. Change it."),
+        (
+            {"workers": "8"},
+            "workers is '8'; it must be a number greater than 0, and at most 100,000. Change it.",
+        ),
+        ({"rows": -1}, "rows is -1; it must be a number greater than 0, and at most 1,000,000,000,000,000."),
+        (
+            {"partitions": 100_000},
+            "partitions is 100000; it must be a number greater than 0, and at most 10,000.",
+        ),
+        (
+            {"models": 1e9},
+            "models is 1000000000.0; it must be a number greater than 0, and at most 1,000,000.",
+        ),
         (
             {"searcher": []},
             "searcher is [], which is no mapping with a name. Send its configuration, or null.",

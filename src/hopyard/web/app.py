@@ -63,14 +63,14 @@ def dashboard(
                     Route("/openapi.json", _described),
                     Route("/places", shown),
                     *runs.routes(),
-                    data.route("/data/{place:int}", "list"),
-                    data.route("/data/{place:int}/describe", "describe"),
-                    data.route("/data/{place:int}/samples", "samples"),
-                    stock.route("/stock/{place:int}", "status"),
-                    stock.route("/stock/{place:int}/log", "log"),
-                    stock.route("/stock/{place:int}/diff", "diff"),
-                    stock.route("/stock/{place:int}/commit/{revision:path}", "commit"),
-                    stock.route("/stock/{place:int}/model", "model"),
+                    data.route("/data/{place:number}", "list"),
+                    data.route("/data/{place:number}/describe", "describe"),
+                    data.route("/data/{place:number}/samples", "samples"),
+                    stock.route("/stock/{place:number}", "status"),
+                    stock.route("/stock/{place:number}/log", "log"),
+                    stock.route("/stock/{place:number}/diff", "diff"),
+                    stock.route("/stock/{place:number}/commit/{revision:path}", "commit"),
+                    stock.route("/stock/{place:number}/model", "model"),
                     Route("/plan", plan_answer, methods=["POST"]),
                     Route("/{rest:path}", _unknown),
                 ],
@@ -81,7 +81,12 @@ def dashboard(
             Middleware(RequestGuard, port=port, hosts=hosts),
             Middleware(GZipMiddleware, minimum_size=_SMALLEST, compresslevel=4),
         ],
-        exception_handlers={HopyardError: refused, OSError: refused, HTTPException: _not_taken},
+        exception_handlers={
+            HopyardError: refused,
+            OSError: refused,
+            HTTPException: _not_taken,
+            Exception: _failed,
+        },
     )
 
 
@@ -117,6 +122,15 @@ def _not_taken(request: Request, error: Exception) -> Response:
     status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (400, None)
     said = f"{request.method} {request.url.path} is not taken. /api/openapi.json says what is."
     return JSONResponse({"error": said}, status, headers)
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    """An error that nobody has thought of; what it says may be secret, and is in the terminal."""
+    said = (
+        f"the dashboard failed to answer {request.url.path} ({type(error).__name__}), which is a mistake in it. The "
+        "terminal of hopyard web shows where; report that."
+    )
+    return JSONResponse({"error": said}, 500, {"cache-control": "no-store"})
 
 
 def _unknown(request: Request) -> Response:

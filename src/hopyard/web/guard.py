@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
@@ -66,9 +65,7 @@ class RequestGuard:
                 "the port that the command printed; for a name of your own, start it with --host NAME."
             )
         origin = headers.get("origin")
-        if origin is not None and not (
-            urlsplit(origin).scheme in ("http", "https") and urlsplit(origin).netloc.lower() == host.lower()
-        ):
+        if origin is not None and origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
             return f"a page of {origin!r} has asked; only the dashboard's own page may. Open the dashboard itself."
         if not is_link and headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return "a page of another site has asked; only the dashboard's own page may. Open the dashboard itself."

@@ -19,7 +19,9 @@ _NUMBERS = {
     "models": None, "epochs": None, "partitions": 8, "batch_size": 256, "gbit": 10,
 }  # fmt: skip
 """The numbers of a plan, and their values where none is given: those of ``hopyard plan``."""
-_MOST = 1e15
+_MOST = {"workers": 1e5, "models": 1e6, "partitions": 1e4}
+"""Larger plans take long, or much memory; of what is not named here, ``_LARGEST``."""
+_LARGEST = 1e15
 
 
 async def plan_answer(request: Request) -> Response:
@@ -37,11 +39,14 @@ async def plan_answer(request: Request) -> Response:
         name: given.get(name) if given.get(name) is not None else value for name, value in _NUMBERS.items()
     }
     for name, value in numbers.items():
+        most = _MOST.get(name, _LARGEST)
         right = value is None or (
-            isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _MOST
+            isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most
         )
         if not right:
-            raise UsageError(f"{name} is {value!r}; it must be a number greater than 0. Change it.")
+            raise UsageError(
+                f"{name} is {value!r}; it must be a number greater than 0, and at most {most:,.0f}. Change it."
+            )
     return answer(await run_in_threadpool(_planned, searcher, numbers))
 
 

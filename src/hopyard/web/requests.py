@@ -7,11 +7,27 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 
 from hopyard.errors import UsageError
 
 _LARGEST_BODY = 64 * 1024
+
+
+class _Number(Convertor[int]):
+    """A number of a store or a trial in an address: Starlette's own takes any number of digits, and Python does not."""
+
+    regex = "[0-9]{1,15}"
+
+    def convert(self, value: str) -> int:
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        return str(value)
+
+
+register_url_convertor("number", _Number())
 
 
 def number(request: Request, name: str, default: float | None) -> float | None:
@@ -53,7 +69,7 @@ async def body(request: Request) -> Mapping[str, Any]:
             )
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise UsageError('what was sent is no JSON object. Send one, such as {"do": "pause"}.')

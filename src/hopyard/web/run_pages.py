@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -65,7 +66,7 @@ class RunPages:
 
     def routes(self) -> list[Route]:
         """The addresses."""
-        run = "/runs/{place:int}/{run}"
+        run = "/runs/{place:number}/{run}"
         return [
             Route("/runs", self._list),
             Route("/runs/events", self._list_events),
@@ -75,7 +76,7 @@ class RunPages:
             Route(f"{run}/curves", self._curves),
             Route(f"{run}/schedule", self._schedule),
             Route(f"{run}/importance", self._importance),
-            Route(f"{run}/trials/{{trial:int}}", self._trial),
+            Route(f"{run}/trials/{{trial:number}}", self._trial),
             Route(f"{run}/logs", self._logs),
             Route(f"{run}/commands", self._command, methods=["POST"]),
         ]
@@ -217,7 +218,8 @@ class RunPages:
     async def _events(self, request: Request) -> Response:
         run = await run_in_threadpool(self._of, request)
         resumed = request.headers.get("last-event-id") or request.query_params.get("since") or "0"
-        follower = _Follower(run, int(resumed) if resumed.isdigit() else 0)
+        place = place_of(self._places, request.path_params["place"])
+        follower = _Follower(run, place, int(resumed) if re.fullmatch("[0-9]{1,15}", resumed) else 0)
 
         async def events() -> AsyncIterator[bytes]:
             while not await request.is_disconnected():
@@ -264,8 +266,8 @@ class RunPages:
 class _Follower:
     """What one page has been told of a run, and what comes next."""
 
-    def __init__(self, run: WatchedRun, version: int) -> None:
-        self._run, self._version = run, version
+    def __init__(self, run: WatchedRun, place: ShownPlace, version: int) -> None:
+        self._run, self._place, self._version = run, place, version
         self._sent: dict[int, int] | None = None
         self._standing = ("", False)
         self.gone: bool = False
@@ -281,7 +283,8 @@ class _Follower:
                 return list(self._events())
             except StorageError as error:
                 self.gone = True
-                return [event("gone", {"error": str(error)})]
+                # Where its store has vanished, too, that is the reason.
+                return [event("gone", {"error": self._place.problem() or str(error)})]
 
     def _events(self) -> Iterator[bytes]:
         run = self._run
