@@ -141,6 +141,8 @@ export interface Run {
   };
   progress?: number | null;
   driven_seconds?: number | null;
+  /** Commands that wait until the run goes on, in words. */
+  waiting: string[];
 }
 
 export interface RunChanges {

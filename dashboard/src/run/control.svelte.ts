@@ -34,6 +34,8 @@ class Control {
       this.said = answer.said;
       announcer.say(answer.said);
       this.pending = null;
+      // No event tells of what nobody has answered yet.
+      if (!pending.model.value?.driver) void pending.model.read();
     } catch (error) {
       this.error = error instanceof Error ? error.message : String(error);
       // What is refused for another reason came with the right token.

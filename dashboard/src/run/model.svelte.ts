@@ -145,6 +145,8 @@ export class RunModel extends Resource<Run | null> {
       driven_seconds: last.driven_seconds,
       error: last.error,
       version: last.version,
+      // Who drives it answers what waited.
+      waiting: last.driver ? [] : before.waiting,
     };
     void tick().then(() => (this.#took = performance.now() - began));
   }

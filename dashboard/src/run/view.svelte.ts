@@ -17,7 +17,12 @@ export class View {
 
   constructor(readonly model: RunModel) {}
 
-  trials = $derived.by(() => this.model.trials);
+  /** As they stand: one that was running when its driver ended, runs no more. */
+  trials = $derived.by(() => {
+    const { value, trials } = this.model;
+    if (!value || value.driver || value.status === 'running') return trials;
+    return trials.map((trial) => (trial.status === 'running' ? { ...trial, status: 'interrupted' } : trial));
+  });
   columns = $derived.by<TrialColumn[]>(() => (this.model.value ? columnsOf(this.model.value, this.trials) : []));
   byKey = $derived(new Map(this.columns.map((column) => [column.key, column])));
   brush = $derived(this.dragged ?? brushOf(route.query));

@@ -95,6 +95,12 @@ def cloned_in_words(command: Mapping[str, Any]) -> str:
     return f"trial {command['trial']}" + (f" with {more}" if more else "")
 
 
+def is_kept(command: Mapping[str, Any]) -> bool:
+    """Whether a command that is given while nobody drives the run waits until it goes on: an extension, a clone, the
+    stop of a trial."""
+    return command["do"] == "extend" or command.get("trial") is not None
+
+
 def check_command(command: Mapping[str, Any]) -> None:
     """Raise UsageError if it is no command; lists those there are."""
     problem = _problem(command)

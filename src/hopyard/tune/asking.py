@@ -10,7 +10,7 @@ from typing import Any
 
 from hopyard.errors import NotFoundError, RunError, SettingsError, UsageError
 from hopyard.hopper.clones import check_clone
-from hopyard.hopper.control import check_command, cloned_in_words, pending, request
+from hopyard.hopper.control import check_command, cloned_in_words, is_kept, pending, request
 from hopyard.hopper.history import read_state
 from hopyard.hopper.journal import JournalFollower, holder, read_records
 from hopyard.hopper.state import JournalRecord, RunState
@@ -67,7 +67,7 @@ def asked(
     """
     check_command(command)
     held, what, more = holder(folder), command["do"], ""
-    kept = what == "extend" or command.get("trial") is not None
+    kept = is_kept(command)
     if held is None:
         if not kept:
             return Reply(f"run {run_id} is not running, so there is nothing to {what}.")

@@ -77,6 +77,7 @@ def described_json(run: WatchedRun) -> shapes.RunJson:
         "output": state.session.get("output"),
         "progress": progress_of(state),
         "driven_seconds": state.clock,
+        "waiting": run.waiting(),
         "experiment": None if about is None else _experiment(about),
     }
 

@@ -100,7 +100,8 @@ class ExperimentJson(TypedDict):
 
 
 class RunJson(RunFactsJson):
-    """A run with its trials, best first; ``version``: number of the records that it is made from."""
+    """A run with its trials, best first; ``version``: number of the records that it is made from; ``waiting``:
+    commands that are kept until it goes on, in words."""
 
     trials: Sequence[TrialJson]
     version: int
@@ -110,6 +111,7 @@ class RunJson(RunFactsJson):
     output: str | None
     progress: Share
     driven_seconds: float
+    waiting: Sequence[str]
     experiment: ExperimentJson | None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hopyard.errors import CorruptError, HopyardError, StorageError
+from hopyard.hopper.control import in_words, is_kept, pending
 from hopyard.hopper.history import Summing, Totals, UnitFollower
 from hopyard.hopper.journal import JournalFollower, first_record, holder
 from hopyard.hopper.state import JournalRecord, RunState, TrialState
@@ -196,6 +197,14 @@ class WatchedRun:
     def messages_since(self, version: int) -> list[str]:
         """What happened since that is no result: commands of users, lost workers, extensions."""
         return [text for at, text in self._messages if at > version]
+
+    def waiting(self) -> list[str]:
+        """Commands that wait until the run goes on, in words; none while somebody drives it, who answers them."""
+        if self.holder is not None:
+            return []
+        return [
+            in_words(command) for _, command in pending(self._folder, self.state.controls) if is_kept(command)
+        ]
 
     def stopped_by(self, trial: TrialState) -> str | None:
         """Who has stopped a trial: ``"user"``, ``"itself"``, ``"searcher"``; None: nobody."""

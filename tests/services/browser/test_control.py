@@ -124,6 +124,47 @@ def test_a_trial_is_cloned_with_another_value_from_its_panel(
     assert (clone["clone_of"], clone["copy_of"], clone["params"]) == (1, None, {**before, "lr": 0.5})
 
 
+def test_what_is_asked_while_nobody_drives_the_run_is_shown_until_it_goes_on(
+    visit: Watched, serve: Serve, driver: Driver
+) -> None:
+    driver.start(2)
+    dashboard = serve(driver.store)
+    page = opened(visit, dashboard)
+    leaders(page, 2)
+    driver.kill()
+    expect(fact(page, "Driver")).to_have_text("nobody drives it")
+    region(page, "Leaderboard").get_by_role("row").nth(2).click(position={"x": 300, "y": 10})
+    page.get_by_role("button", name="Clone …").click()
+    form = page.get_by_role("form", name="Clone of trial 1")
+    form.get_by_label("lr").fill("0.5")
+    form.get_by_role("button", name="Clone trial 1").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("A new trial begins once the run goes on. Nobody drives the run now")
+    expect(dialog).not_to_contain_text("when a worker is free")
+    dialog.get_by_label("Token").fill(dashboard.token or "")
+    dialog.get_by_role("button", name="Clone trial 1").click()
+    expect(page.get_by_text("nobody drives run steps now: the command is kept")).to_be_visible()
+    waits = "1 command waits until the run goes on: clone trial 1 with lr=0.5"
+    expect(page.get_by_text(waits)).to_be_visible()
+    page.get_by_role("button", name="Extend …").click()
+    expect(dialog).to_contain_text("Nobody drives the run now: the command is kept until it goes on.")
+    dialog.get_by_label("Models in all").fill("3")
+    dialog.get_by_role("button", name="Extend the run").click()
+    more = "2 commands wait until the run goes on: clone trial 1 with lr=0.5; extend num_models=3"
+    expect(page.get_by_text(more)).to_be_visible()
+    later = visit(page.url)
+    expect(later.get_by_text(more)).to_be_visible()
+    driver.start(2)
+    for each in (page, later):
+        expect(fact(each, "Status")).to_have_text("running")
+        leaders(each, 4)
+        expect(each.get_by_text("the command is kept")).to_have_count(0)
+        expect(each.get_by_text("until the run goes on")).to_have_count(0)
+    driver.step(20)
+    driver.wait()
+    assert described(driver)["num_trials"] == 4
+
+
 def test_a_run_is_stopped_from_its_page_and_goes_on_later(
     visit: Watched, serve: Serve, driver: Driver
 ) -> None:

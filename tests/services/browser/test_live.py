@@ -78,10 +78,19 @@ def test_a_driver_that_is_killed_and_started_again_is_told_of(
     expect(fact(page, "Status")).to_have_text("interrupted")
     expect(fact(page, "Driver")).to_have_text("nobody drives it")
     expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+    command = f"hopyard run resume {driver.store} steps"
+    expect(page.locator(".note code")).to_have_text(command)
+    expect(page.get_by_text("Its driver has ended without a word")).to_be_visible()
+    assert {row["Status"] for row in leaders(page, 2)} == {"interrupted"}
+    page.get_by_role("link", name="Settings").click()
+    expect(page.locator("section code", has_text=command)).to_be_visible()
+    page.get_by_role("link", name="Trials", exact=True).click()
     driver.start(2)
     expect(fact(page, "Status")).to_have_text("running")
     expect(fact(page, "Driver")).to_have_text(re.compile(r", process \d+$"))
     assert fact(page, "Driver").inner_text() != first
+    expect(page.locator(".note code")).to_have_count(0)
+    assert "running" in {row["Status"] for row in leaders(page, 2)}
     driver.step(8)
     expect(fact(page, "Status")).to_have_text("completed")
     driver.wait()
@@ -105,6 +114,26 @@ def test_a_run_that_is_deleted_is_said_to_be_gone(
     expect(page.get_by_text("holds no run 'other'")).to_be_visible()
     expect(page.get_by_role("button", name="Extend")).to_have_count(0)
     expect(region(listing, "Runs").get_by_role("link")).to_have_text(["asha"])
+
+
+def test_a_store_that_vanishes_is_said_to_be_gone_in_the_list_and_by_a_run(
+    visit: Watched, serve: Serve, searches: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(searches, store)
+    dashboard = serve(store)
+    page = visit(dashboard.page("runs/0/other"))
+    listing = visit.beside(page.context, dashboard.page("runs"))
+    expect(fact(page, "Status")).to_have_text("completed")
+    expect(region(listing, "Runs").get_by_role("link")).to_have_count(2)
+    store.rename(tmp_path / "moved")
+    said = re.compile(f"{re.escape(str(store))} is no directory, so it holds no runs. .*; if it was moved, start")
+    for each in (page, listing):
+        expect(each.get_by_role("alert")).to_have_text(said)
+    expect(listing.get_by_text("There are no runs here yet")).to_have_count(0)
+    (tmp_path / "moved").rename(store)
+    expect(region(listing, "Runs").get_by_role("link")).to_have_count(2)
+    expect(listing.get_by_role("alert")).to_have_count(0)
 
 
 def test_a_page_goes_on_once_the_server_is_back(visit: Watched, serve: Serve, driver: Driver) -> None:
