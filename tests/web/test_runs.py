@@ -229,7 +229,7 @@ def test_a_process_that_cannot_tell_importances_is_told_of(
             assert found.status == 503
             assert found.error == (
                 "the process that tells the importance of hyperparameters ended with 3 (no memory). Look whether this "
-                "machine has memory for it (about 150 MB), and ask again."
+                "machine has memory for it (about 250 MB), and ask again."
             )
         assert client.get(f"/api/runs/0/{RUN}/importance").json["error"] is None
 

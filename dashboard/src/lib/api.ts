@@ -172,6 +172,12 @@ export interface TrialHistory extends Trial {
 
 export interface Importances {
   importances: { name: string; importance: number }[];
+  /** Of the analysis, such as fANOVA. */
+  method: string;
+  /** Trials that it is made from, and those that have a result; null: it cannot be told. */
+  num_trials: number | null;
+  num_results: number | null;
+  left_out: { name: string; why: string }[];
   error: string | null;
 }
 

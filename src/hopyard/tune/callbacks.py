@@ -98,12 +98,13 @@ def ends_epoch(state: RunState, record: JournalRecord) -> bool:
     return trial.progress.validated == trial.progress.trained and state.ends_epoch(trial)
 
 
-def flat_params(params: Any, prefix: str = "") -> dict[str, Any]:
-    """A point as loggers take it: ``{"optimizer": {"name": "sgd"}}`` -> ``{"optimizer/name": "sgd"}``."""
+def flat_params(params: Any, between: str = "/") -> dict[str, Any]:
+    """A point as loggers take it: ``{"optimizer": {"name": "sgd"}}`` -> ``{"optimizer/name": "sgd"}``; people are shown
+    ``between="."``."""
     flat: dict[str, Any] = {}
     for name, value in params.items():
         if isinstance(value, dict):
-            flat |= flat_params(value, f"{prefix}{name}/")
+            flat |= {f"{name}{between}{inner}": each for inner, each in flat_params(value, between).items()}
         else:
-            flat[prefix + name] = value
+            flat[name] = value
     return flat

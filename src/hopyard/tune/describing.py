@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hopyard.hopper.state import RunState, TrialState
+from hopyard.tune.callbacks import flat_params
 from hopyard.wording import counted
 
 IN_RUNGS = ("asha", "hyperband")
@@ -65,15 +66,12 @@ def describe_params(params: Any) -> str:
     return " ".join(f"{name}={text}" for name, text in plain_params(params))
 
 
-def plain_params(params: Any, prefix: str = "") -> list[tuple[str, str]]:
+def plain_params(params: Any) -> list[tuple[str, str]]:
     """Names, joined with dots, and values in words of a point of a search space."""
-    pairs: list[tuple[str, str]] = []
-    for name, value in params.items():
-        if isinstance(value, dict):
-            pairs += plain_params(value, f"{prefix}{name}.")
-        else:
-            pairs.append((f"{prefix}{name}", f"{value:.4g}" if isinstance(value, float) else str(value)))
-    return pairs
+    flat = flat_params(params, ".")
+    return [
+        (name, f"{value:.4g}" if isinstance(value, float) else str(value)) for name, value in flat.items()
+    ]
 
 
 def describe_mean(mean: float | None, spread: float | None) -> str:

@@ -58,7 +58,7 @@ def model_html(info: ModelInfo, run: RecordedRun | None) -> Html:
     )
     if run is not None:
         return tag("div", said, run_html(run, info.trial))
-    params = [[name, _short(value)] for name, value in _flat(info.params).items()]
+    params = [[name, _short(value)] for name, value in flat_params(info.params, ".").items()]
     return tag("div", said, _table(["hyperparameter", "value"], params), _history(info.history))
 
 
@@ -70,7 +70,7 @@ def progress_html(headline: str, titles: Sequence[str], rows: Iterable[Sequence[
 def _leaderboard(state: RunState, chosen: int | None) -> Html:
     ranked = state.ranked()
     shown = ranked[:MOST_TRIALS]
-    params = list(dict.fromkeys(name for trial in shown for name in _flat(trial.params)))
+    params = list(dict.fromkeys(name for trial in shown for name in flat_params(trial.params, ".")))
     key = state.metric.key
     metrics = list(dict.fromkeys(name for trial in shown if trial.best for name in trial.best.metrics))
     metrics = [key, *(name for name in metrics if name != key)]
@@ -79,7 +79,7 @@ def _leaderboard(state: RunState, chosen: int | None) -> Html:
         [
             [tag("span", "■ ", style=f"color:{colours[trial.number]}"), str(trial.number)],
             *(_replicate(replicate_row(state, trial)) if state.replicates > 1 else ()),
-            *(_short(_flat(trial.params).get(name, "")) for name in params),
+            *(_short(flat_params(trial.params, ".").get(name, "")) for name in params),
             *(_measured(trial, name) for name in metrics),
             describe_epochs(epochs_of(state, trial)),
             describe_state(state, trial),
@@ -126,10 +126,6 @@ def _history(history: dict[str, list[float]]) -> Html:
         for epoch in range(max(length - MOST_EPOCHS, 0), length)
     ]
     return _table(["epoch", *history], rows) if rows else Html("")
-
-
-def _flat(params: Any) -> dict[str, Any]:
-    return {name.replace("/", "."): value for name, value in flat_params(params).items()}
 
 
 def _short(value: Any, most: int = _LONGEST) -> str:

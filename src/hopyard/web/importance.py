@@ -8,18 +8,18 @@ import json
 import subprocess
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
 from hopyard.errors import HopyardError
 from hopyard.objects import digest
-from hopyard.search.importance import importances
+from hopyard.search.importance import METHOD, importances
 from hopyard.web.shapes import ImportancesJson
 
 Points = Sequence[tuple[dict[str, Any], float]]
-"""Hyperparameters of trials, and their values; the smaller, the better."""
+"""Hyperparameters of trials, and their values."""
 
 _MOST_KEPT = 256
 """Answers that a server keeps; one takes some kilobytes."""
@@ -34,17 +34,17 @@ class KeptImportances:
         self._kept: OrderedDict[str, ImportancesJson] = OrderedDict()
         self._turn = asyncio.Lock()
 
-    async def of(self, points_now: Callable[[], Points]) -> ImportancesJson:
+    async def of(self, points_now: Callable[[], Awaitable[Points]]) -> ImportancesJson:
         """The importances that follow from the points of a run.
 
         Args:
-            points_now: makes the points, in a thread, once it is this request's turn.
+            points_now: makes the points, once it is this request's turn.
 
         Raises:
             HopyardError: the process that tells them has failed; the next request tries again.
         """
         async with self._turn:
-            key, sent = await run_in_threadpool(lambda: _sent(points_now()))
+            key, sent = await run_in_threadpool(_sent, await points_now())
             if key not in self._kept:
                 self._kept[key] = await run_in_threadpool(_asked, sent)
                 if len(self._kept) > _MOST_KEPT:
@@ -58,7 +58,7 @@ def importance_json(points: Points) -> ImportancesJson:
     try:
         return _asked(_sent(points)[1])
     except HopyardError as error:
-        return {"importances": [], "error": str(error)}
+        return _untold(error)
 
 
 def _sent(points: Points) -> tuple[str, bytes]:
@@ -74,7 +74,7 @@ def _asked(sent: bytes) -> ImportancesJson:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise HopyardError(
             f"the process that tells the importance of hyperparameters ended with {done.returncode} "
-            f"({said or 'it printed nothing'}). Look whether this machine has memory for it (about 150 MB), and ask "
+            f"({said or 'it printed nothing'}). Look whether this machine has memory for it (about 250 MB), and ask "
             "again."
         )
     document: ImportancesJson = json.loads(done.stdout)
@@ -86,9 +86,22 @@ def told(points: Points) -> ImportancesJson:
     try:
         found = importances([params for params, _ in points], [value for _, value in points])
     except HopyardError as error:
-        return {"importances": [], "error": str(error)}
-    ordered = sorted(found.items(), key=lambda item: -item[1])
-    return {"importances": [{"name": name, "importance": share} for name, share in ordered], "error": None}
+        return _untold(error)
+    return {
+        "importances": [{"name": name, "importance": share} for name, share in found.shares.items()],
+        "method": METHOD,
+        "num_trials": found.trials,
+        "num_results": found.results,
+        "left_out": [{"name": name, "why": why} for name, why in found.left_out.items()],
+        "error": None,
+    }
+
+
+def _untold(error: HopyardError) -> ImportancesJson:
+    return {
+        "importances": [], "method": METHOD, "num_trials": None, "num_results": None, "left_out": [],
+        "error": str(error),
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

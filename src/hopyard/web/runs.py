@@ -131,10 +131,9 @@ def trial_detail_json(run: WatchedRun, number: int) -> shapes.TrialHistoryJson:
 
 
 def points_of(run: WatchedRun) -> list[tuple[dict[str, Any], float]]:
-    """Hyperparameters and values of the trials that have a result; the smaller a value, the better."""
-    smaller = run.state.metric.smaller_is_better
+    """Hyperparameters and best values of the trials that have a result."""
     trials = run.state.trials.values()
-    return [(flat_params(each.params), smaller(each.best.value)) for each in trials if each.best is not None]
+    return [(flat_params(each.params, "."), each.best.value) for each in trials if each.best is not None]
 
 
 def changes_json(run: WatchedRun, version: int, sent: dict[int, int]) -> shapes.RunChangesJson:

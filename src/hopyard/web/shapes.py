@@ -174,16 +174,28 @@ class TrialHistoryJson(TrialJson):
 
 
 class ImportanceJson(TypedDict):
-    """How much of the differences between trials a hyperparameter explains."""
+    """The share of the differences in the metric between trials that goes with a hyperparameter."""
 
     name: str
     importance: float
 
 
+class LeftOutJson(TypedDict):
+    """A hyperparameter whose importance is not told, and why."""
+
+    name: str
+    why: str
+
+
 class ImportancesJson(TypedDict):
-    """Hyperparameters, most important first; or why that cannot be told."""
+    """Hyperparameters, most important first, by which method, and from how many of the trials that have a result; or
+    why that cannot be told."""
 
     importances: Sequence[ImportanceJson]
+    method: str
+    num_trials: int | None
+    num_results: int | None
+    left_out: Sequence[LeftOutJson]
     error: str | None
 
 
