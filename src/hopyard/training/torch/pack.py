@@ -609,7 +609,7 @@ def _probed_over_base(signature: str, members: Sequence[PackMember], batch: Batc
     begun = time.monotonic()
     with _copies_over_base(signature, members[:1]) as one:
         alone = _seconds(partial(one.gradients_alone, 0, batch, share, False))
-    while widths and time.monotonic() - begun < _MOST_PROBE_SECONDS:
+    while widths and (not gains or time.monotonic() - begun < _MOST_PROBE_SECONDS):
         fitting = [width for width in widths if 3 * width * alone < _MOST_PROBE_SECONDS]
         widths.remove(width := max(fitting) if fitting else min(widths))
         with _copies_over_base(signature, members[:width]) as unison:
@@ -671,7 +671,8 @@ def _copied(generator: torch.Generator) -> torch.Generator:
 
 def _gain(alone: Callable[[], Any], together: Callable[[], Any], width: int) -> float:
     """How many times as long ``alone`` takes ``width`` times as ``together`` once, in CPU time: the least of some, of
-    one if they are long, measured in turns. (What else runs on the processor disturbs a long call more than a short one.)
+    one if they are long, measured in turns. (What else runs on the processor disturbs a long call more than a short
+    one.)
     """
     before = time.monotonic()
     alone()
@@ -688,7 +689,7 @@ def _gain(alone: Callable[[], Any], together: Callable[[], Any], width: int) -> 
         together()
         ones.append(between - begun)
         stacks.append(time.process_time() - between)
-    return min(ones) / min(stacks)
+    return min(ones) / max(min(stacks), 1e-9)
 
 
 def _seconds(call: Callable[[], Any]) -> float:

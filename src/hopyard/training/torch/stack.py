@@ -391,7 +391,7 @@ class _Linear(_Layer):
         weight = self.parameters["weight"]
         found = self._buffer("input gradient", self._x.shape[1:], weight.dtype)
         if self._exact["input"]:
-            return torch.bmm(gradient, weight, out=found)
+            return _products(gradient, weight, found)
         for own, of_slot, into in zip(gradient.unbind(), weight.unbind(), found.unbind(), strict=True):
             torch.mm(own, of_slot, out=into)
         return found
@@ -399,7 +399,7 @@ class _Linear(_Layer):
     def _parameter_gradient(self, name: str, gradient: torch.Tensor, into: torch.Tensor) -> None:
         if name == "weight":
             if self._exact["weight"]:
-                torch.bmm(gradient.mT, self._x, out=into)
+                _products(gradient.mT, self._x, into)
                 return
             for own, x, of_slot in zip(gradient.mT.unbind(), self._x.unbind(), into.unbind(), strict=True):
                 torch.mm(own, x, out=of_slot)
@@ -412,7 +412,7 @@ class _Linear(_Layer):
 
 def _output(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
     if bias is None:
-        torch.bmm(x, weight.mT, out=out)
+        _products(x, weight.mT, out)
     else:
         torch.baddbmm(bias.unsqueeze(1), x, weight.mT, out=out)
 
@@ -423,6 +423,14 @@ def _column(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ou
         torch.bmm(weight, x.mT, out=out.mT)
     else:
         torch.baddbmm(bias.unsqueeze(2), weight, x.mT, out=out.mT)
+
+
+def _products(some: torch.Tensor, others: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """Products of matrices (members, n, k) and (members, k, m)."""
+    if some.shape[2] > 1:
+        return torch.bmm(some, others, out=out)
+    # Nothing is added up. (``bmm`` loses signs of zeros here, which single products keep.)
+    return torch.mul(some, others, out=out)
 
 
 def same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -488,8 +496,8 @@ def _compared(
     column = aligned(count, rows, outputs, dtype=dtype)
     if outputs == 1:
         _column(x, weight, bias, column)
-    torch.bmm(gradient, weight, out=of_x)
-    torch.bmm(gradient.mT, x, out=of_weight)
+    _products(gradient, weight, of_x)
+    _products(gradient.mT, x, of_weight)
     of_bias = torch.sum(gradient, 1)
     same = {"output": True, "column": outputs == 1, "input": True, "weight": True, "bias": True}
     for slot in range(count):
