@@ -13,10 +13,11 @@ from tests.training.torch.test_pack import COLUMNS, ROWS, WIDTH, alone, digests,
 from torch import nn
 from torch.nn import functional
 
+from hopyard.errors import DivergedError
 from hopyard.torch import TorchEstimator
 from hopyard.training.estimator import Context
 from hopyard.training.session import Session
-from hopyard.training.torch import pack, taped
+from hopyard.training.torch import pack, plan, taped
 from hopyard.training.torch.replica import TorchReplica
 
 
@@ -225,3 +226,180 @@ def test_members_learn_what_they_learn_alone(
     given = ran(monkeypatch)
     check_same(CASES[case], threads=threads)
     assert len(given) > 20
+
+
+@pytest.mark.parametrize("bad", [0, 1, 3])
+def test_a_member_of_nan_touches_no_other(bad: int) -> None:
+    def make(number: int) -> dict[str, Any]:
+        return {"model": adapted(4, dropout=0.1)}
+
+    with Session(1):
+        ones, others = replicas(make, 4), replicas(make, 4)
+        for visit in visits():
+            found, expected = together(others, visit), alone(ones, visit)
+            assert found is not None
+            for number in {*range(4)} - {bad}:
+                assert found[number] == expected[number]
+                assert digests(others[number]) == digests(ones[number])
+            if visit.epoch:
+                assert isinstance(found[bad], DivergedError)
+                assert str(found[bad]) == str(expected[bad])
+            for members in (ones, others):
+                with torch.no_grad():
+                    members[bad].module.blocks[0].q.down.weight.fill_(float("nan"))  # type: ignore[union-attr,index]
+
+
+def test_a_loss_that_looks_at_outputs_is_called_for_each() -> None:
+    def make(number: int) -> dict[str, Any]:
+        rate = 1e38 if number == 1 else 0.01
+        return {"loss": refuses_nan, "optimizer": torch.optim.SGD, "optimizer_params": {"lr": rate}}
+
+    with Session(1):
+        others = replicas(make, 3)
+        assert together(others, visits()[0]) is None
+        assert others[0].trains_alone == "it reads numbers that members' own tensors decide"
+
+
+class Counts(nn.Module):
+    calls = 0
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        self.base, self.head = base, nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return torch.as_tensor(self.head(self.base(x)))
+
+
+class Draws(Counts):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.head(self.base(x)) * np.random.rand())
+
+
+class Reads(Counts):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.head(self.base(x))
+        return torch.as_tensor(found * 2 if found.sum() > -1e9 else found)
+
+
+class Picks(Counts):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.head(self.base(x))
+        return torch.as_tensor(found + found[found > 0].sum())
+
+
+class Looks(Counts):
+    """Takes values out of the batch behind PyTorch's back."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.head(self.base(x)) * float(x.numpy()[0, 0]))
+
+
+class Writes(Counts):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.head.bias.clamp_(-1, 1)
+        return torch.as_tensor(self.head(self.base(x)))
+
+
+class ReadsBatch(Counts):
+    """Takes one of two ways, by what is in the batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.head(self.base(x))
+        return torch.as_tensor(found * 2 if x.sum() > 0 else found)
+
+
+def refuses_nan(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    if outputs.isnan().any():
+        raise ArithmeticError("what a loss may say")
+    return functional.cross_entropy(outputs, labels)
+
+
+def keeping() -> Any:
+    kept: list[Any] = []
+
+    def step(model: nn.Module, batch: Any) -> dict[str, Any]:
+        kept.append(1)
+        return {"loss": model(batch["x"]).sum()}
+
+    return step
+
+
+CALLS = [0]
+
+
+def counting(model: nn.Module, batch: Any) -> dict[str, Any]:
+    CALLS[0] += 1
+    return without_weight(model, batch)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"step": counting, "loss": None}, "it changes step.CALLS"),
+        ({"model": Counts}, "it changes model.calls"),
+        ({"model": Draws}, "it draws random numbers that are not PyTorch's"),
+        ({"model": Reads}, "it reads numbers that members' own tensors decide"),
+        ({"model": Picks}, "it calls aten.index.Tensor, whose result has a size that depends on values"),
+        ({"model": Looks}, "it does other things with other rows"),
+        ({"model": Writes}, "it changes model: head.bias in place"),
+        ({"step": keeping(), "loss": None}, "its step may keep something from batch to batch"),
+        ({"transform": lambda batch, rng: batch}, "a transform is given"),
+        ({"precision": "bf16"}, "precision is 'bf16'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_what_trains_alone_says_why(given: dict[str, Any], why: str) -> None:
+    with Session(1):
+        members = replicas(lambda number: dict(given), 2)
+        before = [digests(replica) for replica in members]
+        if members[0].signature:
+            assert together(members, visits()[0]) is None
+            assert [digests(replica) for replica in members] == before
+        assert members[0].trains_alone.startswith(why)
+        assert all(parameter.grad is None for replica in members for parameter in replica.module.parameters())
+
+
+def test_ways_that_the_batch_decides_have_a_plan_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taped, "_plans", {})
+    check_same(lambda number: {"model": ReadsBatch})
+    assert len(taped._plans) >= 2
+
+
+def test_batches_of_a_shape_that_is_rare_are_computed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taped, "_OFTEN", 100)
+    given = ran(monkeypatch)
+    check_same(lambda number: {"model": adapted(dropout=0.2), "accumulate": 2})
+    assert given
+
+
+def test_products_that_differ_are_made_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def differ(rule: Any, call: Any, is_mutable: bool) -> bool:
+        asked.append(call.name)
+        return False
+
+    monkeypatch.setattr(taped, "_plans", {})
+    monkeypatch.setattr(plan, "_is_exact", differ)
+    check_same(lambda number: {"model": adapted(dropout=0.2)})
+    assert {"mm", "addmm", "mul", "view"} <= set(asked)
+
+
+def test_a_plan_that_gives_other_bits_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def off(*given: Any) -> Any:
+        made = plan.plan_for(*given)
+        exact = made._program
+        made._program = lambda *given: [
+            each * 1.001 if torch.is_tensor(each) else each for each in exact(*given)
+        ]
+        return made
+
+    monkeypatch.setattr(taped, "_plans", {})
+    monkeypatch.setattr(taped, "plan_for", off)
+    with Session(1):
+        members = replicas(lambda number: {}, 2)
+        assert together(members, visits()[0]) is None
+        assert "would not have the same bits" in members[0].trains_alone

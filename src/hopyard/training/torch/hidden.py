@@ -7,9 +7,10 @@ fingerprint is compared; a module that changes them is built anew for every visi
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Container, Iterable, Mapping
-from types import CellType
+from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,21 @@ def of_functions(module: torch.nn.Module, functions: Mapping[str, Any]) -> dict[
         owner = getattr(hook, "__self__", hook)
         kept = [] if isinstance(owner, torch.nn.Module) else list(getattr(owner, "__dict__", {}).items())
         found.update({(place, each): mark.captured(value) for each, value in [*_closure(hook), *kept]})
+    return found
+
+
+def of_globals(functions: Mapping[str, Any]) -> dict[Name, Any]:
+    """Marks of global variables that the user's functions name, and may count or keep something in."""
+    mark = _Marker(set())
+    found: dict[Name, Any] = {}
+    for place, function in functions.items():
+        while isinstance(function, functools.partial):
+            function = function.func
+        names = function.__code__.co_names if isinstance(function, FunctionType) else ()
+        for name in names:
+            value = function.__globals__.get(name)
+            if isinstance(value, (*_SIMPLE, list, dict, np.ndarray, torch.Tensor, np.random.Generator)):
+                found[place, name] = mark.value(value)
     return found
 
 

@@ -549,7 +549,8 @@ def _width(signature: str, members: Sequence[PackMember], batch: Batch) -> int |
             try:
                 chosen = _probed(signature, members, batch)
             except Exception as error:  # copies failed: the models are as they were, and may well train alone
-                chosen = f"a trial of it failed ({type(error).__name__}: {str(error).splitlines()[0][:120]})"
+                said = str(error).partition("\n")[0][:120]
+                chosen = f"a trial of it failed ({type(error).__name__}: {said})"
         _widths[signature, torch.get_num_threads()] = chosen
     return chosen
 

@@ -156,7 +156,7 @@ class _Builder:
         self._writes: set[str] = set()
         self._reads = False
         if len({len(tape.operations) for tape in tapes}) > 1:
-            raise NotRecordedError("members do different things")
+            raise NotRecordedError("members do not do the same operations")
         self._last_use: dict[int, int] = {}
         self._last_write: dict[int, int] = {}
         for place, operation in enumerate(tapes[0].operations):
@@ -270,7 +270,7 @@ class _Builder:
 
     def _constants_of(self, number: int) -> _Held:
         if not all(number in tape.constants for tape in self._tapes):
-            raise NotRecordedError("members take different tensors")
+            raise NotRecordedError("members do not do the same operations")
         if self._tapes[0].storages[number] in self._last_write:
             raise NotRecordedError("it changes a tensor in place that is no parameter and no buffer")
         values = [tape.constants[number] for tape in self._tapes]
@@ -321,7 +321,7 @@ class _Builder:
             or other.written != first.written
             for other in operations
         ):
-            raise NotRecordedError("members do different things")
+            raise NotRecordedError("members do not do the same operations")
         arguments = _merged([operation.arguments for operation in operations])
         keywords = _merged([operation.keywords for operation in operations])
         refs = list(refs_in([arguments, keywords]))
@@ -593,17 +593,17 @@ def _merged(values: Sequence[Any]) -> Any:
     first = values[0]
     if isinstance(first, Ref) or any(isinstance(each, Ref) for each in values):
         if any(each != first or not isinstance(each, Ref) for each in values):
-            raise NotRecordedError("members take different tensors")
+            raise NotRecordedError("members do not do the same operations")
         return first
     if isinstance(first, dict):
         if any(each.keys() != first.keys() for each in values):
-            raise NotRecordedError("members do different things")
+            raise NotRecordedError("members do not do the same operations")
         return {key: _merged([each[key] for each in values]) for key in first}
     if isinstance(first, (tuple, list)):
         if next(refs_in(first), None) is None and not any(isinstance(each, (tuple, dict)) for each in first):
             return first if all(_equal(each, first) for each in values) else Differing(values)
         if any(not isinstance(each, (tuple, list)) or len(each) != len(first) for each in values):
-            raise NotRecordedError("members do different things")
+            raise NotRecordedError("members do not do the same operations")
         merged = [_merged(items) for items in zip(*values, strict=True)]
         return merged if isinstance(first, list) else tuple(merged)
     return first if all(_equal(each, first) for each in values) else Differing(values)

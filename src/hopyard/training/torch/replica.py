@@ -173,8 +173,12 @@ class TorchReplica(Replica):
             self._flags,
             self.trunk_weights,
             self._frozen_base,
-            self._fingerprint,
+            self._marks,
         )
+
+    def _marks(self) -> dict[Name, Any]:
+        """Marks of all that the user's model and functions keep beside parameters and buffers."""
+        return self._fingerprint(()) | hidden.of_globals(self._functions())
 
     @property
     def signature(self) -> str:
