@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -121,6 +123,45 @@ def test_a_data_node_is_killed_in_a_run_and_comes_back(
         hdfs.start()
     assert model.get_all_model_history() == expected.get_all_model_history()
     assert model.run.broken_rules() == []
+
+
+class Heard(io.StringIO):
+    """Standard output, and what is done once a text was said."""
+
+    def __init__(self, text: str, action: Callable[[], None]) -> None:
+        super().__init__()
+        self._text, self._thread = text, threading.Thread(target=action)
+
+    def write(self, said: str) -> int:
+        written = super().write(said)
+        if self._thread.ident is None and self._text in self.getvalue():
+            self._thread.start()
+        return written
+
+    def join(self) -> None:
+        self._thread.join()
+
+
+def test_a_run_without_a_name_node_says_that_it_waits_and_goes_on_when_there_is_one(
+    hdfs: HdfsCluster,  # noqa: F811
+    folder: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hopyard.storage.hdfs._PATIENCE", 5.0)
+    expected = search(LocalStore(tmp_path)).fit(rows())
+    heard = Heard("paused: ", hdfs.start)
+    try:
+        with contextlib.redirect_stdout(heard):
+            callbacks = [Once(lambda: hdfs.kill("name0"))]
+            model = search(HDFSStore(folder), callbacks=callbacks).fit(rows())
+            heard.join()
+    finally:
+        hdfs.start()
+    assert model.get_all_model_history() == expected.get_all_model_history()
+    assert model.run.broken_rules() == []
+    assert "goes on by itself" in heard.getvalue()
+    assert "the store answers" in heard.getvalue()
 
 
 def test_a_replacement_is_whole_for_readers_while_a_data_node_dies(hdfs: HdfsCluster, folder: str) -> None:  # noqa: F811

@@ -484,12 +484,13 @@ class Hopper:
         self._timer.start()
         if self._waits_until is None:
             self._waits_until = until(error)
-            self._journal.tell_full(True)
-            full = isinstance(error, StorageFullError)
+            is_full = isinstance(error, StorageFullError)
             self._announce(
                 f"paused: {error} The run goes on by itself once {self._waits_until}; or press Ctrl-C, "
-                f"{'make space, and run the same script again' if full else 'and run the same script again later'}."
+                f"{'make space, and run the same script again' if is_full else 'and run the same script again later'}."
             )
+            if is_full:  # else nothing would come of it but another wait
+                self._journal.tell_full(True)
 
     def _store_again(self) -> None:
         if self._waits_until is not None and not self._scheduler.paused:
@@ -617,7 +618,7 @@ class Hopper:
         if refused:
             self._refuse(number, command, refused)
             return
-        self._commit({"r": "control", "c": number, **command})
+        self._commit({"r": "control", "c": number, **command, "z": self._now()})
         if command.get("trial") is not None:
             if not self._scheduler.is_under_way(command["trial"]):  # else after its unit
                 self._end_for_user(command["trial"])

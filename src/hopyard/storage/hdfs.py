@@ -53,13 +53,15 @@ _PIECE = 8 << 20  # bytes of a local file that are read at once
 _AT_ONCE = 1 << 20  # bytes that the client puts together; of more, it would keep all packets to the end
 _FIRST_SILENCE = 4.0  # seconds in which a web server must answer the first call
 
-# A name node that is not there is said in seconds by the first call, if the user's Hadoop does not set these.
-# Afterwards the library's own patience holds (minutes), as long as a failover may take.
-_FIRST_CALL = {
-    "dfs.client.failover.max.attempts": "3",
+# How long the library asks for a name node, unless the user's Hadoop says it: some seconds in the first call, and about
+# twelve in a later one, which is repeated for as long as a failover may take. By itself it would ask for three minutes,
+# in which nobody is told that anything is wrong.
+_LATER_CALLS = {
+    "dfs.client.failover.max.attempts": "6",
     "dfs.client.failover.sleep.base.millis": "500",
     "dfs.client.failover.sleep.max.millis": "3000",
 }
+_FIRST_CALL = {**_LATER_CALLS, "dfs.client.failover.max.attempts": "3"}
 
 
 class HDFSStore(PathStore):
@@ -538,13 +540,16 @@ def _connect(url: str, name: str, config: Mapping[str, str]) -> Any:
     address = f"{parts.scheme}://{parts.netloc}"
     client = _library(url).Client
     given = {*config, *_hadoop_settings()}
-    quick = {key: value for key, value in _FIRST_CALL.items() if key not in given}
+    first, later = (
+        {key: value for key, value in settings.items() if key not in given} | dict(config)
+        for settings in (_FIRST_CALL, _LATER_CALLS)
+    )
     try:
         if _is_over_http(url):
             client(address, _FIRST_SILENCE).get_file_info("/")
             return client(address)
-        client(address, {**quick, **config}).get_file_info("/")
-        return client(address, dict(config))
+        client(address, first).get_file_info("/")
+        return client(address, later)
     except BaseException as error:
         if not is_of_library(error):
             raise
