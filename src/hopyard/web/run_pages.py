@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -24,7 +27,7 @@ from hopyard.tune.comparing import compared_rows
 from hopyard.tune.listing import RunSummary, find_run, list_runs, summary
 from hopyard.web.answers import answer, event, status_of
 from hopyard.web.guard import is_token
-from hopyard.web.importance import KeptImportances, Points
+from hopyard.web.importance import KeptImportances
 from hopyard.web.places import ShownPlace, place_of
 from hopyard.web.requests import body, number, whole
 from hopyard.web.runs import (
@@ -45,9 +48,12 @@ _LIST_SECONDS = 2.0
 _REMOTE_LIST_SECONDS = 15.0
 _PATIENCE = 0.5
 """Seconds that a page waits for a journal that is read for the first time, before it is told how far that is."""
+_TURNS = 4
+"""Requests about the runs of one store that are worked on at a time."""
 _MOST_LINES = 5000
 _MOST_COMPARED = 50
 _BYTES = "application/octet-stream"
+_Found = TypeVar("_Found")
 
 
 class RunPages:
@@ -60,6 +66,9 @@ class RunPages:
 
     def __init__(self, places: list[ShownPlace], token: str | None) -> None:
         self._places, self._token = places, token
+        self._turns = {place.number: CapacityLimiter(_TURNS) for place in places}
+        is_remote = any(place.is_remote for place in places)
+        self._listed = _List(self._rows, _REMOTE_LIST_SECONDS if is_remote else _LIST_SECONDS)
         self._watched, self._importances = WatchedRuns(), KeptImportances()
         self._ended: dict[tuple[int, str], tuple[list[tuple[str, int]], RunSummary]] = {}
         """Runs that have ended: what their journals consisted of, and their summaries."""
@@ -125,21 +134,19 @@ class RunPages:
             return error
 
     async def _list_events(self, request: Request) -> Response:
-        every = _REMOTE_LIST_SECONDS if any(place.is_remote for place in self._places) else _LIST_SECONDS
         known: dict[tuple[str, str], Any] | None = None
 
         async def events() -> AsyncIterator[bytes]:
             nonlocal known
             while not await request.is_disconnected():
-                rows = await run_in_threadpool(lambda: list(self._rows()))
-                now = {(row["place"], row["run"]): row for row in rows}
+                now = await self._listed.now()
                 before = known or {}  # at first all: the page's list may be older
                 changed = [row for key, row in now.items() if before.get(key) != row]
                 gone = [{"place": place, "run": run} for place, run in before if (place, run) not in now]
                 if changed or gone or known is None:
                     yield event("runs", {"runs": changed, "gone": gone})
                 known = now
-                await asyncio.sleep(every)
+                await asyncio.sleep(self._listed.every)
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
@@ -155,53 +162,65 @@ class RunPages:
 
     # One run
 
-    def _describe(self, request: Request) -> Response:
+    async def _describe(self, request: Request) -> Response:
+        run = await self._in_turn(request, lambda: self._present(request))
+        if not await _is_read(run, _PATIENCE):
+            return answer(reading_json(run, run.share))
+        return await self._looked_at(request, run, lambda: answer(described_json(run)))
+
+    def _present(self, request: Request) -> WatchedRun:
+        """The run that has the name now."""
         run = self._of(request)
         if run.is_replaced():
             self._watched.forget(request.path_params["place"], run.run_id)
             run = self._of(request)
-        if not run.is_read(_PATIENCE):
-            return answer(reading_json(run, run.share))
-        return self._looked_at(run, lambda: answer(described_json(run)))
+        return run
 
-    def _looked_at(self, run: WatchedRun, look: Callable[[], Response]) -> Response:
-        """An answer from the run as it is now."""
-        run.is_read()
-        with run.lock:
-            run.refresh()
-            return look()
+    async def _looked_at(self, request: Request, run: WatchedRun, look: Callable[[], _Found]) -> _Found:
+        """What is made from the run as it is now, once its journal is read. That many wait for it, or for work, keeps
+        none of the threads from other stores, and from what takes no time."""
+        await _is_read(run)
 
-    def _curves(self, request: Request) -> Response:
-        run = self._of(request)
+        def now() -> _Found:
+            with run.lock:
+                run.refresh()
+                return look()
+
+        return await self._in_turn(request, now)
+
+    async def _in_turn(self, request: Request, work: Callable[[], _Found]) -> _Found:
+        """The result of work on a store, of which little is done at a time."""
+        place = place_of(self._places, request.path_params["place"])
+        return await run_sync(work, limiter=self._turns[place.number])
+
+    async def _curves(self, request: Request) -> Response:
+        run = await self._in_turn(request, lambda: self._of(request))
         metric = request.query_params.get("metric")
-        return self._looked_at(
+        return await self._looked_at(
+            request,
             run,
             lambda: Response(curves_bytes(run, metric or metrics_of(run.state)[0]), media_type=_BYTES),
         )
 
-    def _schedule(self, request: Request) -> Response:
-        run = self._of(request)
+    async def _schedule(self, request: Request) -> Response:
+        run = await self._in_turn(request, lambda: self._of(request))
         begin, end = number(request, "begin", None), number(request, "end", None)
         pixels = whole(request, "pixels", 2000, 1, 20_000)
-        return self._looked_at(
-            run, lambda: Response(schedule_bytes(run, begin, end, pixels), media_type=_BYTES)
+        return await self._looked_at(
+            request, run, lambda: Response(schedule_bytes(run, begin, end, pixels), media_type=_BYTES)
         )
 
-    def _trial(self, request: Request) -> Response:
-        run = self._of(request)
+    async def _trial(self, request: Request) -> Response:
+        run = await self._in_turn(request, lambda: self._of(request))
         trial = request.path_params["trial"]
-        return self._looked_at(run, lambda: answer(trial_detail_json(run, trial)))
+        return await self._looked_at(request, run, lambda: answer(trial_detail_json(run, trial)))
 
     async def _importance(self, request: Request) -> Response:
-        run = await run_in_threadpool(self._of, request)
-        await run_in_threadpool(run.is_read)
-
-        def points() -> Points:
-            with run.lock:
-                run.refresh()
-                return points_of(run)
-
-        return answer(await self._importances.of(points))
+        run = await self._in_turn(request, lambda: self._of(request))
+        await _is_read(run)
+        return answer(
+            await self._importances.of(lambda: self._looked_at(request, run, lambda: points_of(run)))
+        )
 
     def _logs(self, request: Request) -> Response:
         place, run_id = place_of(self._places, request.path_params["place"]), request.path_params["run"]
@@ -216,14 +235,15 @@ class RunPages:
         return answer({"lines": lines, "next": page.next, "more": page.more})
 
     async def _events(self, request: Request) -> Response:
-        run = await run_in_threadpool(self._of, request)
+        run = await self._in_turn(request, lambda: self._of(request))
         resumed = request.headers.get("last-event-id") or request.query_params.get("since") or "0"
         place = place_of(self._places, request.path_params["place"])
         follower = _Follower(run, place, int(resumed) if re.fullmatch("[0-9]{1,15}", resumed) else 0)
 
         async def events() -> AsyncIterator[bytes]:
             while not await request.is_disconnected():
-                for each in await run_in_threadpool(follower.look):
+                await _is_read(run, _PATIENCE)
+                for each in await self._in_turn(request, follower.look):
                     yield each
                 if follower.gone:
                     self._watched.forget(request.path_params["place"], run.run_id)
@@ -263,6 +283,34 @@ class RunPages:
         return self._watched.get(place.number, place.store(), run_id, place.is_remote)
 
 
+async def _is_read(run: WatchedRun, patience: float | None = None) -> bool:
+    """Whether a run's journal was read once, waiting so many seconds, or until it is; no thread waits."""
+    done, _ = await asyncio.wait([asyncio.wrap_future(run.begin_reading())], timeout=patience)
+    return bool(done)
+
+
+class _List:
+    """The rows of the list, which all pages that follow it share.
+
+    Attributes:
+        every: seconds between two looks of a page.
+    """
+
+    def __init__(self, rows: Callable[[], Iterator[RunItemJson]], every: float) -> None:
+        self.every: float = every
+        self._rows, self._turn = rows, asyncio.Lock()
+        self._seen, self._known = -float("inf"), dict[tuple[str, str], RunItemJson]()
+
+    async def now(self) -> dict[tuple[str, str], RunItemJson]:
+        """The rows by place and run; of a look a moment ago, if there was one."""
+        async with self._turn:
+            if time.monotonic() - self._seen > self.every / 4:
+                rows = await run_in_threadpool(lambda: list(self._rows()))
+                self._known = {(row["place"], row["run"]): row for row in rows}
+                self._seen = time.monotonic()
+            return self._known
+
+
 class _Follower:
     """What one page has been told of a run, and what comes next."""
 
@@ -275,7 +323,7 @@ class _Follower:
     def look(self) -> list[bytes]:
         """Events since the last look."""
         run = self._run
-        if not run.is_read(_PATIENCE):
+        if not run.is_read(0.0):
             return [event("reading", {"share": run.share})]
         with run.lock:
             try:

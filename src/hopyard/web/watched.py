@@ -7,6 +7,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any
 
 from hopyard.errors import CorruptError, HopyardError, StorageError
@@ -66,7 +67,7 @@ class WatchedRun:
         self._failed: StorageError | None = None
         self._driver: str | None = None
         self._starting = threading.Lock()
-        self._reader: threading.Thread | None = None
+        self._reading: Future[None] | None = None
         self.state: RunState = RunState()
         self.holder: dict[str, Any] | None = None
         self.count: int = 0
@@ -92,25 +93,30 @@ class WatchedRun:
         """The share of the journal that is read so far, 0 to 1."""
         return self._follower.share
 
+    def begin_reading(self) -> Future[None]:
+        """Has a thread read the journal for the first time, from the first such call on; done once it is read, or
+        cannot be, which the next look tells."""
+        with self._starting:
+            if self._reading is None:
+                self._reading = Future()
+                threading.Thread(target=self._read, name=f"hopyard-web-{self.run_id}", daemon=True).start()
+            return self._reading
+
     def is_read(self, patience: float | None = None) -> bool:
         """Whether the journal was read once, as a thread does from the first such call on.
 
         Args:
             patience: seconds to wait for it; None: until it is read.
         """
-        with self._starting:
-            if self._looked < 0 and self._reader is None:
-                self._reader = threading.Thread(
-                    target=self._read, name=f"hopyard-web-{self.run_id}", daemon=True
-                )
-                self._reader.start()
-        if self._reader is not None:
-            self._reader.join(patience)
-        return self._reader is None or not self._reader.is_alive()
+        return bool(wait([self.begin_reading()], patience).done)
 
     def _read(self) -> None:
-        with contextlib.suppress(HopyardError, OSError):  # whoever looks next is told
-            self.refresh()
+        try:
+            with contextlib.suppress(HopyardError, OSError):  # whoever looks next is told
+                self.refresh()
+        finally:
+            assert self._reading is not None
+            self._reading.set_result(None)
 
     def refresh(self) -> None:
         """Read what is new, unless that was done a moment ago.
