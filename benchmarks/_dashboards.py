@@ -62,11 +62,24 @@ _AXIS = ".js-plotly-plot .axis-brush .background"
 _PAINTED = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 
 
+OURS: dict[str, float] = {}
+"""Figures of Hopyard's dashboard in this run, by name: what stands beside those of peers."""
+
+
 def report(name: str, value: float | None, unit: str, peer: str, ratio: float | None = None) -> None:
-    """Print a figure of a dashboard; None: there is none, and ``peer`` says why."""
+    """Print a figure; None: there is none, and ``peer`` says why."""
     line = {"name": f"dashboard, {name}", "value": None if value is None else round(value, 3), "unit": unit}
     line |= {"peer": peer, "ratio": None if ratio is None else round(ratio, 3)}
     print(json.dumps(line), flush=True)
+
+
+def report_own(name: str, value: float, unit: str, limit: float | None = None) -> None:
+    """Print a figure of Hopyard's, beside its limit, and keep it for the peers."""
+    OURS[name] = value
+    if limit is None:
+        report(name, value, unit, "no limit; peers' below")
+    else:
+        report(name, value, unit, f"limit {limit:g} {unit}", value / limit)
 
 
 def opened(browser: Browser, address: str) -> tuple[Page, list[float]]:
@@ -165,21 +178,27 @@ class Dashboard(ABC):
         began = time.perf_counter()
         with self.served(own) as (address, process):
             self.wait(address, process, own, trials, epochs)
-            self.report(
-                "trials read",
-                time.perf_counter() - began,
-                "s",
-                f"{trials:,} trials of {epochs}, of its start",
-            )
+            seconds = time.perf_counter() - began
+            self.report("journal read", seconds, "s", f"{trials:,} trials of {epochs}, and its start")
             for view in self.views(address, trials):
                 try:
                     self.look(browser, address, view)
                 except BrowserError as error:
-                    self.report(f"{view.name} ended", None, "s", str(error).splitlines()[0])
+                    self.report(
+                        "leaderboard and curves there", str(error).splitlines()[0], "s", f"{view.name} ended"
+                    )
             self.report("memory of the server, largest", memory(process.pid), "MB", "all of its processes")
 
-    def report(self, name: str, value: float | None, unit: str, more: str) -> None:
-        report(f"{self.name}: {name}", value, unit, more)
+    def report(self, name: str, value: float | str, unit: str, shows: str) -> None:
+        """Print Hopyard's figure of that name, and this peer's beside it.
+
+        Args:
+            value: the peer's, or why it has none.
+            shows: what of the trials the peer shows for it.
+        """
+        beside = value if isinstance(value, str) else f"{value:.3g} {unit}"
+        ratio = None if isinstance(value, str) else OURS[name] / value
+        report(name, OURS[name], unit, f"{self.name}: {beside} ({shows})", ratio)
 
     def wait(
         self, address: str, process: subprocess.Popen[str], folder: Path, trials: int, epochs: int
@@ -210,8 +229,9 @@ class Dashboard(ABC):
     def look(self, browser: Browser, address: str, view: View) -> None:
         """A page: when it is there, what was sent for it, and how long frames take."""
         page, sent = opened(browser, address + view.path)
+        shows = f"{view.name}, {view.shows}"
         try:
-            self.report(f"{view.name}, first paint", first_paint(page), "s", view.shows)
+            self.report("first paint", first_paint(page), "s", shows)
             began = time.monotonic()
             try:
                 if view.clicks is not None:
@@ -221,19 +241,19 @@ class Dashboard(ABC):
                 )
                 there = float(page.evaluate(_DRAWN)) / 1000
             except TooLong:
-                self.report(f"{view.name} there", None, "s", f"{view.shows}: not there after {LIMIT:.0f} s")
-                self.report(f"{view.name}, sent until then", sum(sent) / 1e6, "MB", view.shows)
+                self.report("leaderboard and curves there", f"not there after {LIMIT:.0f} s", "s", shows)
+                self.report("sent for a run's page", sum(sent) / 1e6, "MB", f"{shows}, until then")
                 return
-            self.report(f"{view.name} there", there, "s", view.shows)
-            self.report(f"{view.name}, sent", sum(sent) / 1e6, "MB", view.shows)
+            self.report("leaderboard and curves there", there, "s", shows)
+            self.report("sent for a run's page", sum(sent) / 1e6, "MB", shows)
             across = [(0.15 + 0.7 * i / FRAMES, 0.2 + 0.6 * (i * 37 % 101) / 101) for i in range(FRAMES)]
             for name, selector in view.plots:
                 hover = frames(page, selector, "mousemove", across)
-                self.report(f"hovering over {name}, 95th percentile", hover, "ms", view.shows)
+                self.report(f"hovering over {name}, 95th percentile", hover, "ms", shows)
             if view.brush is not None:
                 along = [(0.5, 0.15 + 0.7 * i / FRAMES) for i in range(FRAMES)]
                 drawn = frames(page, view.brush, "mousemove", along, press=True)
-                self.report(f"brushing of {view.name}, 95th percentile", drawn, "ms", view.shows)
+                self.report("brushing, 95th percentile", drawn, "ms", shows)
         finally:
             page.close()
 
