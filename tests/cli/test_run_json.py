@@ -109,10 +109,13 @@ def test_describe(place: Path) -> None:
         "epochs": "int",
         "partitions": "int",
         "num_trials": "int",
+        "progress": "float",
+        "expected_end_seconds": None,
         "schedule": {
             "units": "int",
             "workers": "int",
             "span_seconds": "float",
+            "paused_seconds": "float",
             "busy": "float",
             "hops": "int",
             "states_read_bytes": "int",
@@ -121,6 +124,7 @@ def test_describe(place: Path) -> None:
             "data_beside_bytes": None,
             "data_away_bytes": None,
         },
+        "waiting": [],
         "broken_rules": [],
         "error": None,
     }

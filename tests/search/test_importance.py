@@ -52,7 +52,7 @@ def test_shares_are_those_of_the_differences_as_a_forest_with_permuted_columns_s
     columns = np.column_stack([rate, width, dropout])
     forest = RandomForestRegressor(64, random_state=0).fit(columns, values)
     peer = permutation_importance(forest, columns, values, n_repeats=10, random_state=0).importances_mean
-    assert list(told.shares)[0] == "lr"
+    assert next(iter(told.shares)) == "lr"
     assert sum(told.shares.values()) == pytest.approx(1.0)
     for name, share in zip(("lr", "width", "dropout"), peer / peer.sum(), strict=True):
         assert told.shares[name] == pytest.approx(share, abs=0.2)

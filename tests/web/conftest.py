@@ -20,7 +20,7 @@ import torch
 import uvicorn
 
 from hopyard import StockRoom
-from hopyard.backend import InlineBackend
+from hopyard.backend import Backend, InlineBackend
 from hopyard.data import prepare
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
@@ -54,7 +54,10 @@ def estimator(params: dict[str, Any]) -> TorchEstimator:
 
 
 def search(
-    store: LocalStore, rates: Sequence[float] = (0.1, 0.01, 0.001, 0.0001), **changes: Any
+    store: LocalStore,
+    rates: Sequence[float] = (0.1, 0.01, 0.001, 0.0001),
+    backend: Backend | None = None,
+    **changes: Any,
 ) -> GridSearch:
     """Three trials for each learning rate, of two epochs over three partitions; those of width 3 fail."""
     space = {"width": hp_choice([4, 3, 8]), "lr": hp_choice(list(rates))}
@@ -62,7 +65,7 @@ def search(
         "num_epochs": 2, "num_partitions": 3, "evaluation_metric": "accuracy", "run_id": RUN, "progress": False,
         "feature_columns": ["features"], "label_columns": ["label"],
     }  # fmt: skip
-    return GridSearch(InlineBackend(), store, estimator, space, **(arguments | changes))
+    return GridSearch(backend or InlineBackend(), store, estimator, space, **(arguments | changes))
 
 
 @dataclass

@@ -55,14 +55,18 @@ def curves(data: bytes) -> dict[int, list[tuple[float, float]]]:
     }
 
 
-def schedule(data: bytes) -> tuple[tuple[float, ...], dict[int, float], list[tuple[Any, ...]]]:
-    """Begin, end, bound and expected end; idle seconds by worker; units, as the page reads them."""
-    magic, count, *facts, workers = struct.unpack_from("<4sIddddI", data)
-    assert magic == b"HYS1"
-    at = struct.calcsize("<4sIddddI")
+def schedule(data: bytes) -> tuple[tuple[Any, ...], dict[int, float], list[tuple[Any, ...]]]:
+    """Begin, end, bound, expected end, span and seconds paused, then marks; idle seconds by worker; units, as the page
+    reads them."""
+    magic, count, *numbers_of, workers, marks = struct.unpack_from("<4sIddddddII", data)
+    assert magic == b"HYS2"
+    at = struct.calcsize("<4sIddddddII")
     numbers = np.frombuffer(data, "<u4", workers, at)
     idle = np.frombuffer(data, "<f8", workers, at + 4 * workers)
     at += 12 * workers
+    moments, kinds = np.frombuffer(data, "<f8", marks, at), np.frombuffer(data, "<u4", marks, at + 8 * marks)
+    facts = (*numbers_of, *zip(moments.tolist(), kinds.tolist(), strict=True))
+    at += 12 * marks
     columns = []
     for kind, size in (("<f4", 4), ("<f4", 4), ("<u4", 4), ("<u4", 4), ("<u4", 4), ("u1", 1)):
         columns.append(np.frombuffer(data, kind, count, at).tolist())
@@ -121,7 +125,9 @@ def test_curves_are_the_histories(client: Client, place: Path) -> None:
 
 
 def test_the_schedule_is_that_of_the_run(client: Client, place: Path) -> None:
-    (begin, end, bound, expected), idle, shown = schedule(client.get(f"/api/runs/0/{RUN}/schedule").body)
+    (begin, end, bound, expected, span, paused), idle, shown = schedule(
+        client.get(f"/api/runs/0/{RUN}/schedule").body
+    )
     run = open_run(str(place), RUN)
     table = run.schedule()
     phases = {"train": 0, "validate": 1}
@@ -136,7 +142,11 @@ def test_the_schedule_is_that_of_the_run(client: Client, place: Path) -> None:
     together = table.drop_duplicates(["worker", "start", "end"])  # trials of a pack are in one unit
     assert len(together) < len(table)
     worked = float((together["end"] - together["start"]).sum())
-    assert idle == {0: pytest.approx(end - worked)}
+    assert span == pytest.approx(table["end"].max() - table["start"].min())
+    assert paused == 0.0
+    assert idle == {0: pytest.approx(span - worked)}
+    busy = client.get(f"/api/runs/0/{RUN}").json["schedule"]["busy"]
+    assert sum(idle.values()) / (span * len(idle)) == pytest.approx(1 - busy)
     assert bound == pytest.approx(worked), "one worker has to do it all"
 
 

@@ -68,6 +68,21 @@ def nameless(units: set[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return sorted((*unit[:3], *((-1, -1) if unit[5] == MERGED else unit[3:5]), unit[5]) for unit in units)
 
 
+def of_their_trials(found: set[tuple[Any, ...]], records: list[Record], width: float, exact: bool) -> bool:
+    """Whether each merged unit has the trial with most of the time of those that begin in its pixel: of a table in
+    several pieces, one of theirs."""
+    for begin, end, worker, trial, _, phase in found:
+        if phase != MERGED:
+            continue
+        spent: dict[int, float] = {}
+        for r in records:
+            if r["w"] == worker and begin <= r["a"] and r["z"] <= end and r["z"] - r["a"] < width:
+                spent.update({each: spent.get(each, 0.0) + r["z"] - r["a"] for each in r["t"]})
+        if trial not in spent or (exact and spent[trial] != max(spent.values())):
+            return False
+    return True
+
+
 @pytest.mark.parametrize("rows", [1 << 16, 5])
 @given(
     records=schedules(),
@@ -85,6 +100,7 @@ def test_a_picture_has_what_its_pixels_can_show(
         low, high = window[0], window[0] + window[1]
         found = {tuple(row) for row in table.between(low, high, pixels).tolist()}
     assert nameless(found) == nameless(shown(records, low, high, pixels))
+    assert of_their_trials(found, records, window[1] / pixels, exact=rows > len(records) * 2)
     assert len(table) == sum(len(record["t"]) for record in records)
     assert table.end == max((record["z"] for record in records), default=0.0)
     for worker, busy in table.busy.items():

@@ -8,15 +8,21 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.web.conftest import RUN, rows, search
+from tests.web.test_runs import schedule
 
+from hopyard.backend import LocalBackend
+from hopyard.documents.runs import totals_json
 from hopyard.errors import CorruptError, StorageError
 from hopyard.hopper.journal import Journal, read_records
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.storage.wrappers import CountingStore, ReadOnlyStore
 from hopyard.tune import Callback, TrialInfo
-from hopyard.web.watched import WatchedRun
+from hopyard.tune.run import Run
+from hopyard.web.runs import changes_json, schedule_bytes
+from hopyard.web.watched import MARKS, WatchedRun
 
 _TIMES = ("a", "z", "created", "offset", "seconds", "unit_seconds", "driver", "host", "pid", "output")
 
@@ -171,3 +177,43 @@ def test_a_record_that_does_not_follow_is_told_at_each_look(place: Path) -> None
             CorruptError, match=r"record 4 of the journal of run grid in .* does not follow .*KeyError\(77\)"
         ):
             run.refresh()
+
+
+def test_a_watched_schedule_is_that_of_the_run_after_each_record(tmp_path: Path) -> None:
+    """Numbers that the page was told, changes by changes, are those of a run that is opened anew."""
+    prepared = LocalStore(tmp_path)
+    search(prepared, [0.1, 0.01], backend=LocalBackend(num_workers=2)).fit(rows())
+    records = list(read_records(prepared.runs.at(RUN)))
+    now = next(number for number, record in enumerate(records) if record["r"] == "unit") + 3
+    commands = [{"r": "control", "c": 1, "do": do, "z": records[now - 1]["z"]} for do in ("pause", "resume")]
+    records[now:now] = commands
+    store = MemoryStore()
+    journal, watched, told, version, sent = Journal(store.runs.at(RUN)), None, {}, 0, dict[int, int]()
+    seen = set[int]()
+    for count, record in enumerate(records, 1):
+        journal.append(record)
+        journal.flush()
+        watched = watched or WatchedRun(store, RUN, 0.0)
+        watched.refresh()
+        run = Run(store.runs.at(RUN), RUN, records[:count])
+        changes = changes_json(watched, version, sent)
+        told |= changes["schedule"]
+        told |= {"alone": changes["alone"]} if changes["alone"] is not None or count == 1 else {}
+        version = changes["version"]
+        known = totals_json(run.totals())
+        assert {**told, "alone": told["alone"] or []} == known
+        seen.add(known["hops"])
+        table = run.schedule()
+        expected = sorted(
+            (np.float32(row.start), np.float32(row.end), row.worker, row.trial) for row in table.itertuples()
+        )
+        (_, _, _, _, span, paused, *marks), idle, shown = schedule(
+            schedule_bytes(watched, None, None, 20_000)
+        )
+        assert sorted(unit[:4] for unit in shown) == expected
+        assert [kind for _, kind in marks] == [MARKS[each["do"]] for each in commands[: max(count - now, 0)]]
+        if known["busy"] is not None:
+            assert span + paused == pytest.approx(known["span_seconds"])
+            assert sum(idle.values()) == pytest.approx((1 - known["busy"]) * span * len(idle))
+    journal.close()
+    assert max(seen) > 0, "there are hops between the two workers"

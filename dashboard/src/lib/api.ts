@@ -93,19 +93,28 @@ export interface Trial {
   spread?: number | null;
 }
 
-export interface ScheduleTotals {
+export interface ScheduleNumbers {
   units: number;
   workers: number;
   span_seconds: number;
+  paused_seconds: number;
   busy: number | null;
   packs: { trials: number; visits: number }[];
-  alone: { trials: number[]; why: string }[];
   hops: number;
   states_read_bytes: number;
   states_written_bytes: number;
   data_read_bytes: number;
   data_beside_bytes: number | null;
   data_away_bytes: number | null;
+}
+
+export interface Alone {
+  trials: number[];
+  why: string;
+}
+
+export interface ScheduleTotals extends ScheduleNumbers {
+  alone: Alone[];
 }
 
 export interface Run {
@@ -139,7 +148,9 @@ export interface Run {
     config: Json;
     length: Json;
   };
-  progress?: number | null;
+  progress: number | null;
+  /** Since it began; null: nobody knows. */
+  expected_end_seconds: number | null;
   driven_seconds?: number | null;
   /** Commands that wait until the run goes on, in words. */
   waiting: string[];
@@ -151,8 +162,12 @@ export interface RunChanges {
   driver: Driver | null;
   num_trials: number;
   best_trial: number | null;
-  progress?: number | null;
+  progress: number | null;
+  expected_end_seconds: number | null;
   driven_seconds: number | null;
+  schedule: ScheduleNumbers;
+  /** Null: as before. */
+  alone: Alone[] | null;
   error: Failure | string | null;
   trials: Trial[];
   points: Record<string, Points>;
@@ -390,6 +405,8 @@ export interface Plan {
 }
 
 export interface Exported {
+  /** When. */
+  exported?: string;
   runs?: RunList | RunItem[];
   responses: Record<string, Json | { base64: string; gzip?: boolean }>;
 }

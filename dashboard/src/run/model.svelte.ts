@@ -135,6 +135,7 @@ export class RunModel extends Resource<Run | null> {
     this.trials = grown ? trials.sort((a, b) => a.trial - b.trial) : trials;
     if (this.curves && (grown || points.size > 0)) this.curves = withPoints(this.curves, this.trials, points);
     const last = events[events.length - 1];
+    const alone = events.findLast((event) => event.alone !== null)?.alone ?? before.schedule?.alone ?? [];
     if (last.status !== before.status) announcer.say(`The run is ${last.status}.`);
     this.value = {
       ...before,
@@ -142,7 +143,9 @@ export class RunModel extends Resource<Run | null> {
       driver: last.driver,
       num_trials: last.num_trials,
       progress: last.progress,
+      expected_end_seconds: last.expected_end_seconds,
       driven_seconds: last.driven_seconds,
+      schedule: { ...last.schedule, alone },
       error: last.error,
       version: last.version,
       // Who drives it answers what waited.

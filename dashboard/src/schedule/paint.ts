@@ -15,7 +15,6 @@ export interface Look {
   background: string;
   text: string;
   mark: string;
-  merged: string;
   /** Trial that stands out, or -1. */
   trial: number;
   hops: boolean;
@@ -46,7 +45,7 @@ export function paint(context: CanvasRenderingContext2D, units: Units, window: W
     const isMerged = units.phase[i] === MERGED;
     const { fill, text } = colourOf(units.trial[i], look.isDark);
     context.globalAlpha = look.trial >= 0 && units.trial[i] !== look.trial ? 0.25 : 1;
-    context.fillStyle = isMerged ? look.merged : fill;
+    context.fillStyle = fill;
     // What validates is half as high.
     if (units.phase[i] === 1) context.fillRect(left, top + tall * 0.3, size, tall * 0.7);
     else context.fillRect(left, top, size, tall);

@@ -8,12 +8,18 @@ export interface Units {
   /** NaN where unknown. */
   bound: number;
   expectedEnd: number;
+  /** From the begin of the first unit to the end of the last one, without the time in which the run was paused. */
+  span: number;
+  paused: number;
+  /** What users and drivers did: when, and 0 pause, 1 resume, 2 stop, 3 kill, 4 another driver goes on. */
+  marks: { seconds: number; what: number }[];
   workers: Uint32Array;
   idle: Float64Array;
   from: Float32Array;
   to: Float32Array;
   /** Row of the unit's worker. */
   row: Uint32Array;
+  /** Of several units that are one here, the trial with most of their time. */
   trial: Uint32Array;
   partition: Uint32Array;
   phase: Uint8Array;
@@ -28,17 +34,19 @@ export function phaseText(phase: number): string {
 /** Raises Error if the bytes are something else. */
 export function parseUnits(buffer: ArrayBuffer): Units {
   const view = new DataView(buffer);
-  if (buffer.byteLength < 44 || view.getUint32(0, false) !== 0x48595331) {
+  if (buffer.byteLength < 64 || view.getUint32(0, false) !== 0x48595332) {
     throw new Error('The server sent a schedule in a form that this page does not know. Reload the page.');
   }
   let at = 4;
   const integer = (): number => view.getUint32((at += 4) - 4, true);
   const double = (): number => view.getFloat64((at += 8) - 8, true);
   const count = integer();
-  const [begin, end, bound, expectedEnd] = [double(), double(), double(), double()];
-  const width = integer();
+  const [begin, end, bound, expectedEnd, span, paused] = [double(), double(), double(), double(), double(), double()];
+  const [width, marked] = [integer(), integer()];
   const workers = Uint32Array.from({ length: width }, integer);
   const idle = Float64Array.from({ length: width }, double);
+  const moments = Array.from({ length: marked }, double);
+  const marks = moments.map((seconds) => ({ seconds, what: integer() }));
   // All that follows is aligned to four bytes: what is before has whole multiples of them.
   const floats = (): Float32Array => new Float32Array(buffer, (at += 4 * count) - 4 * count, count);
   const integers = (): Uint32Array => new Uint32Array(buffer, (at += 4 * count) - 4 * count, count);
@@ -50,6 +58,9 @@ export function parseUnits(buffer: ArrayBuffer): Units {
     end,
     bound,
     expectedEnd,
+    span,
+    paused,
+    marks,
     workers,
     idle,
     from,

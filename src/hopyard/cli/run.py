@@ -19,7 +19,7 @@ from hopyard.documents.runs import UNREADABLE, run_json, summary_json
 from hopyard.errors import StorageError
 from hopyard.hopper.history import Totals, committed_units, rules_broken_by, totals_of
 from hopyard.hopper.journal import holder, read_records
-from hopyard.hopper.state import TrialState
+from hopyard.hopper.state import ENDED, TrialState
 from hopyard.storage import Store
 from hopyard.tune.asking import more_is_asked
 from hopyard.tune.describing import (
@@ -33,6 +33,7 @@ from hopyard.tune.describing import (
     is_function,
 )
 from hopyard.tune.listing import RunSummary, find_run, list_runs, summary
+from hopyard.tune.outlook import expected_end, outlook_of
 from hopyard.tune.rows import epochs_of, replicate_row
 from hopyard.wording import counted
 
@@ -98,6 +99,8 @@ def describe(
         return
     _show_header(run)
     show_trials(run, totals, broken, most)
+    for command in run.waiting():
+        say(f"waits until it goes on: {command}")
     say(_next_step(run, store, more_is_asked(folder, run.state.controls)))
 
 
@@ -107,7 +110,7 @@ def looked_at(folder: Store, run_id: str) -> tuple[Run, Totals, list[str]]:
     records = list(read_records(folder))  # once: they may be many
     run = tune.Run(folder, run_id, records, held)
     units = committed_units(records)
-    return run, totals_of(units), rules_broken_by(units, run.state.layout)
+    return run, totals_of(units, run.state.pauses), rules_broken_by(units, run.state.layout)
 
 
 def show_trials(run: Run, totals: Totals, broken: Sequence[str], most: int | None) -> None:
@@ -134,7 +137,19 @@ def _show_header(run: Run) -> None:
     if trained_on is not None:
         say(f"trained on {trained_on}")
     length = describe_length(run.state) or "as long as the function runs"
-    say(f"{count_trials(run)}, {length} over {counted(header['layout']['train'], 'partition')}\n")
+    say(
+        f"{count_trials(run)}, {length} over {counted(header['layout']['train'], 'partition')}{_outlook(run)}\n"
+    )
+
+
+def _outlook(run: Run) -> str:
+    """``; 40% done, about 75 s left``, of a run that goes on; empty where nobody knows."""
+    outlook = outlook_of(run.state)
+    if run.status in ENDED or outlook.progress is None:
+        return ""
+    end = expected_end(run.state, run.holder is not None)
+    left = "" if end is None else f", about {end - run.state.clock:.0f} s left"
+    return f"; {outlook.progress:.0%} done{left}"
 
 
 def _next_step(run: Run, store: str, more_waits: bool) -> str:

@@ -12,6 +12,7 @@ from hopyard.hopper.history import Totals
 from hopyard.hopper.state import RunState, TrialState
 from hopyard.tune.describing import describe_state, is_endless
 from hopyard.tune.listing import RunSummary
+from hopyard.tune.outlook import expected_end, outlook_of
 from hopyard.tune.rows import epochs_of, replicate_row
 
 UNREADABLE = "unreadable"
@@ -30,6 +31,7 @@ class DescribedRun(Protocol):
     def settings(self) -> dict[str, Any]: ...
     @property
     def state(self) -> RunState: ...
+    def waiting(self) -> list[str]: ...
 
 
 def summary_json(run_id: str, run: RunSummary | StorageError) -> shapes.RunSummaryJson:
@@ -89,7 +91,10 @@ def facts_json(run: DescribedRun, totals: Totals, broken: Sequence[str] | None) 
         "epochs": None if is_endless(state) else state.num_epochs,
         "partitions": state.layout.train,
         "num_trials": len(state.trials),
+        "progress": outlook_of(state).progress,
+        "expected_end_seconds": expected_end(state, run.holder is not None),
         "schedule": totals_json(totals),
+        "waiting": run.waiting(),
         "broken_rules": broken,
         "error": error_json(state.gave_up),
     }
@@ -120,15 +125,25 @@ def error_json(error: Evidence | None) -> shapes.FailureJson | None:
 
 
 def totals_json(totals: Totals) -> shapes.ScheduleTotalsJson:
+    """The schedule in numbers, and trials that train alone."""
+    return {**numbers_json(totals), "alone": alone_json(totals)}
+
+
+def alone_json(totals: Totals) -> list[shapes.AloneJson]:
+    """Trials that train alone, and why."""
+    return [{"trials": trials, "why": why} for why, trials in totals.alone.items()]
+
+
+def numbers_json(totals: Totals) -> shapes.ScheduleNumbersJson:
     """The schedule in numbers."""
     traffic = totals.traffic
     return {
         "units": totals.units,
         "workers": totals.workers,
         "span_seconds": totals.seconds,
+        "paused_seconds": totals.paused,
         "busy": totals.busy,
         "packs": [{"trials": count, "visits": times} for count, times in totals.packs.items()],
-        "alone": [{"trials": trials, "why": why} for why, trials in totals.alone.items()],
         "hops": traffic.hops,
         "states_read_bytes": traffic.moved,
         "states_written_bytes": traffic.written,

@@ -102,15 +102,15 @@ class AloneJson(TypedDict):
     why: str
 
 
-class ScheduleTotalsJson(TypedDict):
-    """The schedule of a run in numbers."""
+class ScheduleNumbersJson(TypedDict):
+    """The schedule of a run in numbers that change with its units."""
 
     units: int
     workers: int
     span_seconds: float
+    paused_seconds: float
     busy: Share
     packs: Sequence[PackJson]
-    alone: Sequence[AloneJson]
     hops: int
     states_read_bytes: int
     states_written_bytes: int
@@ -119,8 +119,14 @@ class ScheduleTotalsJson(TypedDict):
     data_away_bytes: int | None
 
 
+class ScheduleTotalsJson(ScheduleNumbersJson):
+    """The schedule of a run in numbers, and trials that train alone."""
+
+    alone: Sequence[AloneJson]
+
+
 class RunFactsJson(TypedDict):
-    """A run without its trials."""
+    """A run without its trials; ``waiting``: commands that are kept until it goes on, in words."""
 
     run: str
     status: str
@@ -135,7 +141,10 @@ class RunFactsJson(TypedDict):
     epochs: int | None
     partitions: int
     num_trials: int
+    progress: Share
+    expected_end_seconds: float | None
     schedule: ScheduleTotalsJson
+    waiting: Sequence[str]
     broken_rules: Sequence[str] | None
     error: FailureJson | None
 

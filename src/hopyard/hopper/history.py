@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import ChainMap, Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from hopyard.hopper.scheduler import Layout
-from hopyard.hopper.state import JournalRecord, RunState
+from hopyard.hopper.state import JournalRecord, Pause, RunState, paused_between
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ class Totals:
     Attributes:
         units: number of them, each trial's by itself; workers: of those that did them.
         seconds: from the start of the first to the end of the last; 0 without any.
-        busy: share of these seconds in which workers were in a unit, 0 to 1; None without any unit.
+        paused: seconds among them in which a user had paused the run and no unit was under way.
+        busy: share of the workers' time in these seconds, but those paused, in which they were in a unit, 0 to 1; the
+            rest is idle. None without any unit.
         traffic: hops, and bytes carried.
         packs: how often so many trials have made a visit together.
         alone: by reasons, trials that train with no other.
@@ -56,6 +59,7 @@ class Totals:
     units: int
     workers: int
     seconds: float
+    paused: float
     busy: float | None
     traffic: Traffic
     packs: dict[int, int]
@@ -66,7 +70,7 @@ class Summing:
     """Sums over the committed units of a run, added one by one in their order."""
 
     def __init__(self) -> None:
-        self._places: dict[int, int] = {}
+        self._places: MutableMapping[int, int] = {}
         self._moved = self._written = self._read = 0
         self._beside: int | None = None
         self._away = 0
@@ -75,6 +79,16 @@ class Summing:
         self._begin, self._end, self._worked = math.inf, -math.inf, 0.0
         self._packs = Counter[int]()
         self._alone: dict[str, set[int]] = {}
+
+    def followed_by(self, units: Iterable[JournalRecord]) -> Summing:
+        """Sums over these units and others after them; these sums stay as they are."""
+        sums = copy.copy(self)
+        sums._places, sums._packs = ChainMap({}, self._places), self._packs.copy()
+        sums._workers = self._workers.copy()
+        sums._alone = {why: numbers.copy() for why, numbers in self._alone.items()}
+        for unit in units:
+            sums.add(unit)
+        return sums
 
     def add(self, unit: JournalRecord) -> None:
         """Add a unit, as the journal records it."""
@@ -99,23 +113,31 @@ class Summing:
         away = None if self._beside is None else self._away
         return Traffic(self._hops, self._moved, self._written, self._read, self._beside, away)
 
-    def totals(self) -> Totals:
-        """The totals of the units so far."""
+    def totals(self, pauses: Sequence[Pause] = ()) -> Totals:
+        """The totals of the units so far, in a run with such pauses."""
         if not self._packs:
-            return Totals(0, 0, 0.0, None, self.traffic(), {}, {})
+            return Totals(0, 0, 0.0, 0.0, None, self.traffic(), {}, {})
         seconds, workers = self._end - self._begin, len(self._workers)
-        busy = self._worked / (workers * seconds) if seconds else None
+        paused = paused_between(pauses, self._begin, self._end)
+        busy = self._worked / (workers * (seconds - paused)) if seconds > paused else None
         alone = sorted((min(numbers), why, sorted(numbers)) for why, numbers in self._alone.items())
         visits = sum(count * times for count, times in self._packs.items())
         packs = dict(sorted(self._packs.items()))
         return Totals(
-            visits, workers, seconds, busy, self.traffic(), packs, {why: numbers for _, why, numbers in alone}
+            visits,
+            workers,
+            seconds,
+            paused,
+            busy,
+            self.traffic(),
+            packs,
+            {why: numbers for _, why, numbers in alone},
         )
 
 
-def totals_of(units: Iterable[JournalRecord]) -> Totals:
-    """The totals of committed units."""
-    return _summed(units).totals()
+def totals_of(units: Iterable[JournalRecord], pauses: Sequence[Pause] = ()) -> Totals:
+    """The totals of committed units, in a run with such pauses."""
+    return _summed(units).totals(pauses)
 
 
 def _summed(units: Iterable[JournalRecord]) -> Summing:

@@ -9,7 +9,7 @@ Records::
     {"r": "run", "run_id", "format", "created", "settings", "layout", "num_epochs", "order_groups", ...}
     {"r": "session", "driver", "host", "pid", "offset", "workers", "output", ...}   one per driver process
     {"r": "extend", "num_epochs", "settings"}                            the budget was raised
-    {"r": "control", "c", "do", "trial", "refused"}                      a user's command (hopper.control), and why not
+    {"r": "control", "c", "do", "trial", "z", "refused"}                 a user's command (hopper.control), and why not
     {"r": "trial", "n", "params", "g", "source", "draws", "clone"}       a trial begins
     {"r": "unit", "t", "e", "ph", "p", "w", "v", "n", "to", "last", "a", "z", "s", "m", "rows", "written",
      "moved", "read"}
@@ -193,6 +193,23 @@ class TrialState:
         return [state for state in states if state is not None]
 
 
+@dataclass
+class Pause:
+    """A time in which a user had paused the driver: from the end of the units that were under way until it was resumed,
+    in seconds since the run began; ``end`` is None while it goes on."""
+
+    begin: float
+    end: float | None = None
+
+
+def paused_between(pauses: Sequence[Pause], begin: float, end: float) -> float:
+    """Seconds of pauses between two moments."""
+    return math.fsum(
+        max(min(end, math.inf if pause.end is None else pause.end) - max(begin, pause.begin), 0.0)
+        for pause in pauses
+    )
+
+
 @dataclass(frozen=True)
 class EvaluationMetric:
     """Metric that decides between epochs and trials: a history key of validation, and its direction."""
@@ -259,6 +276,8 @@ class RunState:
         """Number of the last command of a user that was answered."""
         self.paused: bool = False
         """Whether a user has paused the driver."""
+        self.pauses: list[Pause] = []
+        """When users had paused the driver, in order; the last one may go on."""
         self.clock: float = 0.0
         self.finished: str | None = None
         self.best: int | None = None
@@ -353,6 +372,10 @@ class RunState:
             "unit_seconds": self.unit_seconds,
         }
 
+    def paused_seconds(self, begin: float = 0.0, end: float = math.inf) -> float:
+        """Seconds between two moments in which a user had paused the run and no unit was under way."""
+        return paused_between(self.pauses, begin, min(end, self.clock))
+
     @property
     def unit_seconds(self) -> float:
         """Seconds that workers have spent in units, of all trials."""
@@ -407,6 +430,7 @@ class RunState:
         self.session, self.gave_up = record, None
         self.finished, self.paused = None, False
         self._tick(record["offset"])
+        self._end_pause()
         self.roll_back()
 
     def _apply_extend(self, record: JournalRecord) -> None:
@@ -441,10 +465,14 @@ class RunState:
         self.controls = record["c"]
         if "refused" in record:
             return
+        self._tick(record.get("z", 0.0))
         if record["do"] == "stop" and record.get("trial") in self.trials:
             self.trials[record["trial"]].stop_asked = True
         if record["do"] in ("pause", "resume"):
             self.paused = record["do"] == "pause"
+            self._end_pause()
+            if self.paused:
+                self.pauses.append(Pause(self.clock))
 
     def _apply_lost(self, record: JournalRecord) -> None:
         self._tick(record["z"])
@@ -484,9 +512,18 @@ class RunState:
 
     def _apply_finish(self, record: JournalRecord) -> None:
         self.finished, self.paused = record["status"], False
+        self._end_pause()
+
+    def _end_pause(self) -> None:
+        if self.pauses and self.pauses[-1].end is None:
+            self.pauses[-1].end = max(self.clock, self.pauses[-1].begin)
 
     def _apply_unit(self, record: JournalRecord) -> None:
         self.units += len(record["t"])
+        for pause in reversed(self.pauses):  # units that were under way when it was asked for
+            if pause.end is not None and pause.end <= record["a"]:
+                break
+            pause.begin = max(pause.begin, min(record["z"], math.inf if pause.end is None else pause.end))
         self._tick(record["z"])
         for slot, number in enumerate(record["t"]):
             trial = self.trials[number]

@@ -10,7 +10,7 @@ from typing import Any
 
 from hopyard.errors import NotFoundError, RunError, SettingsError, UsageError
 from hopyard.hopper.clones import check_clone
-from hopyard.hopper.control import check_command, cloned_in_words, is_kept, pending, request
+from hopyard.hopper.control import check_command, cloned_in_words, in_words, is_kept, pending, request
 from hopyard.hopper.history import read_state
 from hopyard.hopper.journal import JournalFollower, holder, read_records
 from hopyard.hopper.state import JournalRecord, RunState
@@ -104,6 +104,11 @@ def asked(
         "to it: after the unit under way if it trains in its own process. If it hangs, take the run over "
         "by `hopyard run resume --take-over`."
     )
+
+
+def waiting_commands(folder: Store, after: int) -> list[str]:
+    """Commands after number ``after`` that wait until the run goes on, in words, if nobody drives it now."""
+    return [in_words(command) for _, command in pending(folder, after) if is_kept(command)]
 
 
 def more_is_asked(folder: Store, after: int) -> bool:

@@ -31,6 +31,7 @@ from hopyard.tune.describing import (
     is_endless,
 )
 from hopyard.tune.live import LiveOutput
+from hopyard.tune.outlook import seconds_left
 from hopyard.tune.pages import progress_html
 from hopyard.wording import counted, visible
 
@@ -84,6 +85,8 @@ class ProgressDisplay:
         self._clones: set[int] = set()
         """Numbers of trials that users asked for: they are not among those that the search is to make."""
         self._epochs, self._partitions = 0, 1
+        self._active = 0.0
+        """Seconds in which the run was driven and not paused."""
         self._maximize = self._endless = self._paused = False
         began = time.monotonic()
         self._seconds: Callable[[], float] = lambda: time.monotonic() - began
@@ -146,6 +149,7 @@ class ProgressDisplay:
 
     def _note(self, state: RunState, record: JournalRecord) -> None:
         kind, self._paused = record["r"], state.paused
+        self._active = state.clock - state.paused_seconds()
         if kind == "session":
             self._begin(state, record)
         elif kind == "finish":
@@ -223,7 +227,7 @@ class ProgressDisplay:
         )
         self._title = f"run {header['run_id']}{workers}"
         self._metric, self._maximize = state.metric.key, state.metric.mode == "max"
-        self._paused = state.paused
+        self._paused, self._active = state.paused, state.clock - state.paused_seconds()
         self._budget(state)
         for trial in state.trials.values():
             self._update(state, trial, None)
@@ -307,11 +311,13 @@ class ProgressDisplay:
         to_come = max(0, self._num_trials - len(self._rows) + len(self._clones))
         planned = self._planned + to_come * self._epochs * self._partitions
         of = "" if self._endless else f" of {planned:,}"
+        time = f"{self._seconds():.0f} s"
+        left = planned - self._trained
+        if left > 0 and self._trained and self._active and not self._endless and not self._paused:
+            time += f", about {seconds_left(self._trained, left, self._active):.0f} s left"
         states = ", ".join(f"{self._states[each]:,} {each}" for each in _COLOURS if self._states[each])
         paused = "paused, " if self._paused else ""
-        return (
-            f"{self._title}: {paused}{self._trained:,}{of} training units, {self._seconds():.0f} s; {states}"
-        )
+        return f"{self._title}: {paused}{self._trained:,}{of} training units, {time}; {states}"
 
 
 def _number(row: _Row) -> int:

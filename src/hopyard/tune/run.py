@@ -39,7 +39,7 @@ from hopyard.hopper.state import ENDED, JournalRecord, RunState, TrialState, tri
 from hopyard.objects import StateRef
 from hopyard.storage import LocalStore, Store, open_store
 from hopyard.training.not_finite import undefined_metrics
-from hopyard.tune.asking import ask, more_is_asked
+from hopyard.tune.asking import ask, more_is_asked, waiting_commands
 from hopyard.tune.listing import check_header, find_run, status_of
 from hopyard.tune.phrases import worded, wording_of
 from hopyard.tune.predicting.frames import (
@@ -282,7 +282,12 @@ class Run:
 
     def totals(self) -> Totals:
         """Number of units and of workers, the seconds that they took, how busy workers were, and the traffic."""
-        return totals_of(self.units())
+        return totals_of(self.units(), self.state.pauses)
+
+    def waiting(self) -> list[str]:
+        """Commands that wait until the run goes on, in words: extensions, clones, stops of trials; none while somebody
+        drives it, who answers them."""
+        return [] if self.holder is not None else waiting_commands(self._store, self.state.controls)
 
     def broken_rules(self) -> list[str]:
         """The rules of model hopping that this run's units break: none, if all is well."""

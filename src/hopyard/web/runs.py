@@ -8,12 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from hopyard.documents.runs import driver_json, error_json, facts_json, summary_json, trial_json
+from hopyard.documents.runs import (
+    alone_json,
+    driver_json,
+    error_json,
+    facts_json,
+    numbers_json,
+    summary_json,
+    trial_json,
+)
 from hopyard.errors import NotFoundError, StorageError
 from hopyard.hopper.state import ENDED, RunState, TrialState
 from hopyard.tune.callbacks import flat_params
-from hopyard.tune.describing import is_endless
 from hopyard.tune.listing import RunSummary, summary_of
+from hopyard.tune.outlook import expected_end, outlook_of
 from hopyard.tune.rows import epoch_numbers
 from hopyard.web import shapes
 from hopyard.web.watched import WatchedRun
@@ -33,7 +41,7 @@ def listed_json(place: int, run_id: str, found: RunSummary | WatchedRun | Storag
     summary = found if isinstance(found, RunSummary) else summary_of(run_id, found.state, found.holder)
     if isinstance(found, WatchedRun):
         ended = sum(not trial.running for trial in found.state.trials.values())
-        progress = progress_of(found.state)
+        progress = outlook_of(found.state).progress
     else:
         ended, progress = summary.trials, 1.0 if summary.status in ENDED else None
     about = summary.header.get("experiment")
@@ -45,22 +53,6 @@ def listed_json(place: int, run_id: str, found: RunSummary | WatchedRun | Storag
         "ended_trials": ended,
         "progress": progress,
     }
-
-
-def progress_of(state: RunState) -> float | None:
-    """The share of the run that is done, 0 to 1: of a search that trains every trial to its end, by visits; of others
-    by trials that have ended. None where nobody knows how many there will be."""
-    planned: int | None = state.header["settings"].get("num_models")
-    if state.finished == "completed":
-        return 1.0
-    if not planned:
-        return None
-    done = 0.0
-    for trial in state.trials.values():
-        share = 0.0 if is_endless(state) else trial.progress.trained / max(state.num_visits, 1)
-        done += 1.0 if not trial.running else min(share, 1.0)
-    clones = sum(trial.clone_of is not None for trial in state.trials.values())
-    return min(done / (planned * state.replicates + clones), 1.0)
 
 
 def described_json(run: WatchedRun) -> shapes.RunJson:
@@ -75,9 +67,7 @@ def described_json(run: WatchedRun) -> shapes.RunJson:
         "settings": _plain(run.settings),
         "metrics": metrics_of(state),
         "output": state.session.get("output"),
-        "progress": progress_of(state),
         "driven_seconds": state.clock,
-        "waiting": run.waiting(),
         "experiment": None if about is None else _experiment(about),
     }
 
@@ -139,7 +129,7 @@ def points_of(run: WatchedRun) -> list[tuple[dict[str, Any], float]]:
 def changes_json(run: WatchedRun, version: int, sent: dict[int, int]) -> shapes.RunChangesJson:
     """What has changed since ``version``; ``sent`` counts the validations of each trial that were told already, and is
     brought up to date."""
-    state = run.state
+    state, totals = run.state, run.totals()
     points: dict[str, shapes.PointsJson] = {}
     changed = run.changed_since(version)
     for trial in changed:
@@ -157,8 +147,11 @@ def changes_json(run: WatchedRun, version: int, sent: dict[int, int]) -> shapes.
         "driver": driver_json(run.holder),
         "num_trials": len(state.trials),
         "best_trial": state.best,
-        "progress": progress_of(state),
+        "progress": outlook_of(state).progress,
+        "expected_end_seconds": expected_end(state, run.holder is not None),
         "driven_seconds": state.clock,
+        "schedule": numbers_json(totals),
+        "alone": alone_json(totals) if run.alone_changed_since(version) else None,
         "error": error_json(state.gave_up),
         "trials": [_row(run, trial) for trial in changed],
         "points": points,
@@ -195,25 +188,33 @@ def curves_bytes(run: WatchedRun, metric: str) -> bytes:
 
 
 def schedule_bytes(run: WatchedRun, begin: float | None, end: float | None, pixels: int) -> bytes:
-    """The schedule between two moments, of which units narrower than a pixel are merged; layout as in docs/web.md."""
-    units, now = run.units, max(run.state.clock, run.units.end)
-    idle = [max(now - busy, 0.0) for busy in units.busy.values()]
-    bound = max(units.longest, now - sum(idle) / len(idle)) if idle else math.nan
-    shown = units.between(0.0 if begin is None else begin, now if end is None else end, pixels)
-    facts = struct.pack("<dddd", 0.0, now, bound, _expected_end(run))
+    """The schedule between two moments, of which units narrower than a pixel are merged; layout as in docs/web.md.
+
+    Its numbers are of the time from the begin of the first unit to the end of the last one, without the time in which
+    a user had paused the run.
+    """
+    units, later, state = run.units, run.unsettled(), run.state
+    first, last = min(units.begin, later.begin), max(units.end, later.end)
+    paused = state.paused_seconds(first, last) if last else 0.0
+    span, busy = max(last - first - paused, 0.0), units.busy
+    for worker, seconds in later.busy.items():
+        busy[worker] = busy.get(worker, 0.0) + seconds
+    busy = dict(sorted(busy.items()))
+    bound = max(units.longest(later), sum(busy.values()) / len(busy)) if busy else math.nan
+    until = max(state.clock, last)
+    window = 0.0 if begin is None else begin, until if end is None else end, pixels
+    shown = np.concatenate([units.between(*window), later.between(*window)])
+    ends = expected_end(state, run.holder is not None)
+    facts = 0.0, until, bound, math.nan if ends is None else ends, span, paused
+    marks = run.marks()
     parts = [
-        b"HYS1", struct.pack("<I", len(shown)), facts, struct.pack("<I", len(idle)),
-        np.array([*units.busy], "<u4").tobytes(), np.array(idle, "<f8").tobytes(),
+        b"HYS2", struct.pack("<I", len(shown)), struct.pack("<6d", *facts), struct.pack("<II", len(busy), len(marks)),
+        np.array([*busy], "<u4").tobytes(), np.array([span - each for each in busy.values()], "<f8").tobytes(),
+        np.array([when for when, _ in marks], "<f8").tobytes(), np.array([what for _, what in marks], "<u4").tobytes(),
         *(shown[name].tobytes() for name in ("begin", "end", "worker", "trial", "partition", "phase")),
     ]  # fmt: skip
     data = b"".join(parts)
     return data + bytes(-len(data) % 4)
-
-
-def _expected_end(run: WatchedRun) -> float:
-    """When the run ends if it goes on as until now, in seconds since it began; NaN if nobody knows."""
-    done = progress_of(run.state)
-    return math.nan if not done or run.holder is None else run.state.clock / done
 
 
 def _plain(value: Any) -> Any:

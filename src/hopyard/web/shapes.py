@@ -10,6 +10,7 @@ from typing import Any, Literal, Required
 from typing_extensions import TypedDict
 
 from hopyard.documents.shapes import (
+    AloneJson,
     CommitJson,
     DescribedSplitJson,
     DriverJson,
@@ -19,6 +20,7 @@ from hopyard.documents.shapes import (
     RunFactsJson,
     RunSummaryJson,
     RunTrialJson,
+    ScheduleNumbersJson,
     Share,
     StockStatusJson,
 )
@@ -100,8 +102,7 @@ class ExperimentJson(TypedDict):
 
 
 class RunJson(RunFactsJson):
-    """A run with its trials, best first; ``version``: number of the records that it is made from; ``waiting``:
-    commands that are kept until it goes on, in words."""
+    """A run with its trials, best first; ``version``: number of the records that it is made from."""
 
     trials: Sequence[TrialJson]
     version: int
@@ -109,9 +110,7 @@ class RunJson(RunFactsJson):
     settings: Named
     metrics: Sequence[str]
     output: str | None
-    progress: Share
     driven_seconds: float
-    waiting: Sequence[str]
     experiment: ExperimentJson | None
 
 
@@ -133,7 +132,8 @@ class PointsJson(TypedDict):
 
 
 class RunChangesJson(TypedDict):
-    """What has changed in a run; ``points``: new validations, by numbers of trials."""
+    """What has changed in a run; ``points``: new validations, by numbers of trials; ``alone``: trials that train alone,
+    or null if they are the same as before."""
 
     version: int
     status: str
@@ -141,7 +141,10 @@ class RunChangesJson(TypedDict):
     num_trials: int
     best_trial: int | None
     progress: Share
+    expected_end_seconds: float | None
     driven_seconds: float
+    schedule: ScheduleNumbersJson
+    alone: Sequence[AloneJson] | None
     error: FailureJson | None
     trials: Sequence[TrialJson]
     points: Mapping[str, PointsJson]

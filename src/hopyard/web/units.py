@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 import zlib
@@ -76,6 +77,11 @@ class UnitTable:
             self._exact = None
 
     @property
+    def begin(self) -> float:
+        """When the first unit begins, in seconds since the run began; infinite without any."""
+        return min((first for first, _ in self._spans), default=math.inf)
+
+    @property
     def end(self) -> float:
         """When the last unit ends, in seconds since the run began; 0 without any."""
         return max((last for _, last in self._spans), default=0.0)
@@ -85,10 +91,10 @@ class UnitTable:
         """The workers, and the seconds in which each was in a unit: trials of a pack share theirs."""
         return dict(sorted(self._busy.items()))
 
-    @property
-    def longest(self) -> float:
-        """Seconds in units of the trial that was in them longest; 0 without any."""
-        return max(self._trained.values(), default=0.0)
+    def longest(self, later: UnitTable) -> float:
+        """Seconds in units, here and in later ones, of the trial that was in them longest; 0 without any."""
+        both = (self._trained.get(trial, 0.0) + more for trial, more in later._trained.items())
+        return max(itertools.chain(self._trained.values(), both), default=0.0)
 
     def broken_rules(self, rest: Iterator[JournalRecord], layout: Layout) -> list[str] | None:
         """See ``hopyard.hopper.history.rules_broken_by``, ``rest`` being later units; None: there are too many."""
@@ -98,22 +104,26 @@ class UnitTable:
 
     def between(self, low: float, high: float, pixels: int) -> Units:
         """The units that are under way between two moments, as a picture so many pixels wide shows them: those of the
-        same worker that begin in the same pixel are one, of the phase ``MERGED``, if each is narrower than a pixel.
-        Where they are few, each is there."""
+        same worker that begin in the same pixel are one, of the phase ``MERGED``, if each is narrower than a pixel. Its
+        trial is the one that has most of the time of these; where they lie in several pieces of the table, most of that
+        of the trials that lead in one. Where they are few, each is there."""
         width = (high - low) / pixels if high > low else 0.0
         inside = sum(first >= low and last <= high for first, last in self._spans)
         is_few = (inside - 1) * _ROWS <= 4 * pixels and sum(map(len, self._within(low, high))) <= 4 * pixels
         if width == 0 or is_few:
             return np.concatenate([np.empty(0, _UNIT), *self._within(low, high)])
-        wide, merged, counts = [], [], []
+        wide, merged, counts, times = [], [], [], []
         for units in self._within(low, high):
             narrow = units["end"] - units["begin"] < width
             wide.append(units[~narrow])
-            once = np.ones(int(narrow.sum()), np.int64)
-            some, many = _merge(units[narrow], once, low, width)
+            units = units[narrow]
+            once = np.ones(len(units), np.int64)
+            some, many, seconds = _merge(units, once, units["end"] - units["begin"], low, width)
             merged.append(some)
             counts.append(many)
-        small, many = _merge(np.concatenate(merged), np.concatenate(counts), low, width)
+            times.append(seconds)
+        joined = np.concatenate(merged), np.concatenate(counts), np.concatenate(times)
+        small, many, _ = _merge(*joined, low, width)
         small["phase"][many > 1] = MERGED
         return np.concatenate([*wide, small])
 
@@ -151,17 +161,32 @@ def _records(rows: Iterator[tuple[Any, ...]]) -> Iterator[JournalRecord]:
 
 
 def _merge(
-    units: Units, counts: npt.NDArray[np.int64], low: float, width: float
-) -> tuple[Units, npt.NDArray[np.int64]]:
-    """One unit in place of those of a worker that begin in the same pixel, and how many it stands for."""
+    units: Units, counts: npt.NDArray[np.int64], seconds: npt.NDArray[np.float32], low: float, width: float
+) -> tuple[Units, npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """One unit in place of those of a worker that begin in the same pixel, of the trial that has most of their
+    ``seconds``; how many it stands for, and the seconds of that trial."""
     if not len(units):
-        return units, counts
-    cell = ((units["begin"] - low) / width).astype(np.int64)
-    key = units["worker"].astype(np.int64) << 32 | (cell - cell.min())
-    order = np.argsort(key, kind="stable")
-    units, key = units[order], key[order]
-    starts = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
-    merged = units[starts]
-    merged["begin"] = np.minimum.reduceat(units["begin"], starts)
-    merged["end"] = np.maximum.reduceat(units["end"], starts)
-    return merged, np.add.reduceat(counts[order], starts)
+        return units, counts, seconds
+    pixel = ((units["begin"] - low) / width).astype(np.int64)
+    pixel -= pixel.min()
+    cell = units["worker"].astype(np.int64) * (pixel.max() + 1) + pixel
+    key = cell * (int(units["trial"].max()) + 1) + units["trial"]
+    order = np.argsort(key)
+    cell, key = cell[order], key[order]
+    first, each = _starts(cell), _starts(key)
+    merged = units[order[first]]
+    merged["begin"] = np.minimum.reduceat(units["begin"][order], first)
+    merged["end"] = np.maximum.reduceat(units["end"][order], first)
+    spent = np.add.reduceat(seconds[order], each)
+    # Of each pixel the first trial with the most.
+    begins = _starts(cell[each])
+    most = np.repeat(np.maximum.reduceat(spent, begins), np.diff(begins, append=len(each)))
+    leading = np.flatnonzero(spent == most)
+    leading = leading[_starts(cell[each[leading]])]
+    merged["trial"] = units["trial"][order[each[leading]]]
+    return merged, np.add.reduceat(counts[order], first), spent[leading]
+
+
+def _starts(values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Where equal values that follow each other begin."""
+    return np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))

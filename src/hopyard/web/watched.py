@@ -11,11 +11,11 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from hopyard.errors import CorruptError, HopyardError, StorageError
-from hopyard.hopper.control import in_words, is_kept, pending
 from hopyard.hopper.history import Summing, Totals, UnitFollower
 from hopyard.hopper.journal import JournalFollower, first_record, holder
 from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.storage import Store
+from hopyard.tune.asking import waiting_commands
 from hopyard.tune.listing import check_header, find_run, status_of
 from hopyard.tune.watching import command_message
 from hopyard.web.units import UnitTable
@@ -25,6 +25,9 @@ LOCAL_SECONDS = 0.5
 REMOTE_SECONDS = 5.0
 """Between two looks at a run in a store with a URL; each look is four small requests."""
 
+
+MARKS = {"pause": 0, "resume": 1, "stop": 2, "kill": 3, "driver": 4}
+"""Marks in a schedule: commands of users to the run, and a driver that goes on with it after another one."""
 
 _NOWHERE = {"digest": "", "files": [], "nbytes": 0}
 _STORED = {**_NOWHERE, "parts": {"model": _NOWHERE}}
@@ -73,6 +76,9 @@ class WatchedRun:
         self.count: int = 0
         self.units: UnitTable = UnitTable()
         self._follow, self._sums = UnitFollower(), Summing()
+        self._alone_at = 0
+        """Number of the last record that names trials that train alone."""
+        self._marks: list[tuple[float, int]] = []
         self._changed: dict[int, int] = {}
         self._stopped_by: dict[int, str] = {}
         self._messages: list[tuple[int, str]] = []
@@ -169,6 +175,8 @@ class WatchedRun:
         if self.count == 0:
             check_header([record], f"run {self.run_id} in {self._folder.url}")
         kind = record["r"]
+        if "alone" in record:
+            self._alone_at = self.count + 1
         if kind == "unit":
             record["s"] = [state and _STORED for state in record["s"]]
         self.state.apply(record)
@@ -176,6 +184,9 @@ class WatchedRun:
         for unit in self._follow.add(self.state, record):
             self.units.add(unit)
             self._sums.add(unit)
+        mark = _mark(self.state, record)
+        if mark is not None:
+            self._marks.append((self.state.clock, MARKS[mark]))
         numbers = record.get("t", ())
         if kind == "trial":
             trial = self.state.trials[record["n"]]
@@ -208,9 +219,22 @@ class WatchedRun:
         """Commands that wait until the run goes on, in words; none while somebody drives it, who answers them."""
         if self.holder is not None:
             return []
-        return [
-            in_words(command) for _, command in pending(self._folder, self.state.controls) if is_kept(command)
-        ]
+        return waiting_commands(self._folder, self.state.controls)
+
+    def alone_changed_since(self, version: int) -> bool:
+        """Whether another trial has begun to train alone since."""
+        return self._alone_at > version
+
+    def unsettled(self) -> UnitTable:
+        """Units after those that are known to count: a worker that is lost may undo them."""
+        units = UnitTable()
+        for unit in self._follow.rest():
+            units.add(unit)
+        return units
+
+    def marks(self) -> list[tuple[float, int]]:
+        """What users and drivers did to the schedule: when, in seconds since the run began, and one of ``MARKS``."""
+        return self._marks
 
     def stopped_by(self, trial: TrialState) -> str | None:
         """Who has stopped a trial: ``"user"``, ``"itself"``, ``"searcher"``; None: nobody."""
@@ -222,8 +246,17 @@ class WatchedRun:
         return self.units.broken_rules(self._follow.rest(), self.state.layout)
 
     def totals(self) -> Totals:
-        """Totals of the units that are known to count."""
-        return self._sums.totals()
+        """Totals of the units so far."""
+        return self._sums.followed_by(self._follow.rest()).totals(self.state.pauses)
+
+
+def _mark(state: RunState, record: JournalRecord) -> str | None:
+    """The name, in ``MARKS``, of what a record did to the whole schedule; None: nothing."""
+    if record["r"] == "session" and state.sessions > 1:
+        return "driver"
+    if record["r"] == "control" and record.get("trial") is None and "refused" not in record:
+        return record["do"] if record["do"] in MARKS else None
+    return None
 
 
 def _message(record: JournalRecord) -> str | None:
