@@ -90,8 +90,8 @@ export function flat(value: JsonObject | null | undefined, prefix = ''): [string
   return pairs;
 }
 
-export function counted(count: number, word: string): string {
-  return `${whole(count)} ${word}${count === 1 ? '' : 's'}`;
+export function counted(count: number, word: string, many = `${word}s`): string {
+  return `${whole(count)} ${count === 1 ? word : many}`;
 }
 
 export function digest(text: string | null | undefined): string {

@@ -51,7 +51,12 @@ export function go(hash: string, replace = false): void {
 
 /** Changes what the query says; null takes an entry away. `replace` while something is dragged or typed. */
 export function setQuery(changes: Record<string, string | null>, replace = true): void {
-  go(href(route.path, { ...route.query, ...changes }), replace);
+  go(hrefWith(changes), replace);
+}
+
+/** The address of this page with other entries in its query; null takes one away. */
+export function hrefWith(changes: Record<string, string | null>): string {
+  return href(route.path, { ...route.query, ...changes });
 }
 
 export function startRouter(): void {

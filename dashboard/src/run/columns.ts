@@ -13,6 +13,8 @@ export interface TrialColumn {
   values: Float64Array;
   categories: string[];
   varies: boolean;
+  /** All values are whole numbers: so are the ticks. */
+  isWhole: boolean;
 }
 
 type Dimension = { call: string; args: Json[] };
@@ -89,7 +91,7 @@ function hyperparameter(name: string, trials: readonly Trial[], dimension: Dimen
   const values = Float64Array.from(cells, (cell) =>
     cell === undefined || cell === null ? NaN : (index.get(textOf(cell)) ?? NaN),
   );
-  return { key: name, label: name, source: 'hyperparameter', kind: 'category', values, categories, varies: categories.length > 1 };
+  return { key: name, label: name, source: 'hyperparameter', kind: 'category', values, categories, varies: categories.length > 1, isWhole: false };
 }
 
 function textOf(value: Json): string {
@@ -106,7 +108,8 @@ function numeric(
   const [low, high] = extent(values);
   const wide = low > 0 && high / low > 1000;
   const isLog = low > 0 && (call === undefined ? wide : /log/.test(call));
-  return { key, label, source, kind: isLog ? 'log' : 'linear', values, categories: [], varies: high > low };
+  const isWhole = values.every((value) => Number.isNaN(value) || Number.isInteger(value));
+  return { key, label, source, kind: isLog ? 'log' : 'linear', values, categories: [], varies: high > low, isWhole };
 }
 
 /** Least and largest finite value; NaN if there is none. */

@@ -33,7 +33,11 @@ export function layOut(
   return { width, height, begin: curves.begin, end: curves.end, x, y };
 }
 
-export function traceOf(placed: Placed): Trace {
+/** Pixels of the screen from the middle of a point that stands alone to its edge. */
+const RADIUS = 3.5;
+
+/** `ratio`: pixels of the image in one of the screen. */
+export function traceOf(placed: Placed, ratio: number): Trace {
   const { width, height, begin, end, x, y } = placed;
   const [right, bottom] = [width - 1, height - 1];
   return (line: number, buffer: Buffer, amount: number): void => {
@@ -53,13 +57,20 @@ export function traceOf(placed: Placed): Trace {
       }
       before = i;
     }
-    // One point alone is a small cross.
-    const at = begin[line];
-    if (!drawn && at < end[line] && x[at] >= 1 && x[at] <= right - 1 && y[at] >= 1 && y[at] <= bottom - 1) {
-      addSegment(buffer, width, x[at] - 1, y[at], x[at] + 2, y[at], amount);
-      addSegment(buffer, width, x[at], y[at] - 1, x[at], y[at] + 2, amount);
-    }
+    if (drawn) return;
+    for (let i = begin[line]; i < end[line]; i++) if (!Number.isNaN(y[i])) dot(buffer, width, height, x[i], y[i], RADIUS * ratio, amount);
   };
+}
+
+/** A disc, as far as it lies in the image; none where its middle does not. */
+function dot(buffer: Buffer, width: number, height: number, x: number, y: number, radius: number, amount: number): void {
+  if (x < 0 || x > width - 1 || y < 0 || y > height - 1) return;
+  const [top, bottom] = [Math.max(0, Math.ceil(y - radius)), Math.min(height - 1, Math.floor(y + radius))];
+  for (let row = top; row <= bottom; row++) {
+    const half = Math.sqrt(radius ** 2 - (row - y) ** 2);
+    const [left, right] = [Math.max(0, Math.ceil(x - half)), Math.min(width - 1, Math.floor(x + half))];
+    for (let column = left; column <= right; column++) buffer[row * width + column] += amount;
+  }
 }
 
 /** The part of a segment that lies in the image (Liang and Barsky, 1984). */

@@ -125,7 +125,7 @@ export class LineRaster {
       const share = count === 0 ? 0 : Math.log1p(count) / Math.log1p(SHADES - 1);
       this.#greys[count] = shade(palette.background, palette.grey, count === 0 ? 0 : 0.25 + 0.75 * share);
       for (let standing = 0; standing < 16; standing++) {
-        const strength = count === 0 ? 0 : 0.6 + 0.4 * share;
+        const strength = count === 0 ? 0 : 0.8 + 0.2 * share;
         this.#colours[standing * SHADES + count] = shade(palette.background, palette.standings[standing], strength);
       }
     }
@@ -206,14 +206,38 @@ export function addSegment(
   }
 }
 
-const VIRIDIS: [number, number, number][] = [
+const VIRIDIS: Colour[] = [
   [68, 1, 84], [72, 26, 108], [71, 47, 125], [65, 68, 135], [57, 86, 140], [49, 104, 142], [42, 120, 142], [35, 136, 142],
   [31, 152, 139], [34, 168, 132], [53, 183, 121], [84, 197, 104], [122, 209, 81], [165, 219, 54], [210, 226, 27], [253, 231, 37],
 ]; // prettier-ignore
 
+type Colour = [number, number, number];
+
+/** Relative luminance, 0 to 1 (WCAG 2). */
+function luminance(colour: Colour): number {
+  const [r, g, b] = colour.map((each) => (each / 255 <= 0.04045 ? each / 255 / 12.92 : ((each / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+
+/** The colour, mixed with `end` as far as needed for a contrast with `ground`. */
+function seenOn(colour: Colour, ground: Colour, end: Colour, contrast: number): Colour {
+  for (let share = 0; share < 1; share += 0.02) {
+    const mixed = colour.map((each, i) => Math.round(each + (end[i] - each) * share)) as Colour;
+    const [low, high] = [luminance(mixed), luminance(ground)].sort((a, b) => a - b);
+    if ((high + 0.05) / (low + 0.05) >= contrast) return mixed;
+  }
+  return end;
+}
+
+function paletteWith(background: Colour, grey: Colour, standings: Colour[], end: Colour, contrast: number): Palette {
+  return { background, grey, standings: standings.map((each) => seenOn(each, background, end, contrast)) };
+}
+
+/** The worst trials are seen, too: graphics need a contrast of 3. On white, yellow that dark would be brown. */
+const DARK = paletteWith([25, 29, 27], [92, 102, 96], VIRIDIS, [255, 255, 255], 3);
+const LIGHT = paletteWith([255, 255, 255], [168, 174, 166], VIRIDIS.toReversed(), [0, 0, 0], 2);
+
 /** The best stand out: darkest on white, brightest on black. */
 export function paletteOf(isDark: boolean): Palette {
-  return isDark
-    ? { background: [25, 29, 27], grey: [92, 102, 96], standings: VIRIDIS.map(([r, g, b], i) => (i < 3 ? [78, 52 + i * 8, 120] : [r, g, b])) }
-    : { background: [255, 255, 255], grey: [168, 174, 166], standings: VIRIDIS.toReversed().map(([r, g, b], i) => (i < 2 ? [222 - i * 12, 214, 60] : [r, g, b])) };
+  return isDark ? DARK : LIGHT;
 }

@@ -8,6 +8,9 @@ export interface Tick {
   label: string;
 }
 
+/** Distances of ticks between whole numbers, for uPlot. */
+export const WHOLE = [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7].flatMap((power) => [power, 2 * power, 5 * power]);
+
 export interface Scale {
   kind: TrialColumn['kind'];
   low: number;
@@ -21,9 +24,9 @@ export function scaleOf(column: TrialColumn, kind: TrialColumn['kind'] = column.
   if (column.kind === 'category') return categories(column.categories);
   let [low, high] = extent(column.values);
   if (Number.isNaN(low)) [low, high] = [0, 1];
-  if (kind === 'log' && low > 0) return logarithmic(low, high);
+  if (kind === 'log' && low > 0) return logarithmic(low, high, column.isWhole);
   if (column.source === 'result') [low, high] = withoutOutliers(column.values, low, high);
-  return linear(low, high);
+  return linear(low, high, column.isWhole);
 }
 
 /** Diverged trials would press all others into one pixel: far outliers lie on the edge. */
@@ -48,7 +51,7 @@ function categories(names: string[]): Scale {
   };
 }
 
-export function linear(low: number, high: number): Scale {
+export function linear(low: number, high: number, isWhole = false): Scale {
   if (!(high > low)) [low, high] = [low - (Math.abs(low) || 1) * 0.5, high + (Math.abs(high) || 1) * 0.5];
   const span = high - low;
   return {
@@ -57,7 +60,7 @@ export function linear(low: number, high: number): Scale {
     high,
     position: (value) => clamp((value - low) / span),
     value: (at) => low + at * span,
-    ticks: linearTicks(low, high, 5).map((value) => ({ position: (value - low) / span, label: short(value) })),
+    ticks: linearTicks(low, high, 5).filter((value) => !isWhole || Math.abs(value - Math.round(value)) < 1e-9).map((value) => ({ position: (value - low) / span, label: short(value) })),
   };
 }
 
@@ -83,14 +86,15 @@ export function timeTicks(begin: number, end: number, about: number): number[] {
   return ticks;
 }
 
-export function logarithmic(low: number, high: number): Scale {
+export function logarithmic(low: number, high: number, isWhole = false): Scale {
   if (!(high > low)) [low, high] = [low / 2, high * 2];
   const [a, b] = [Math.log10(low), Math.log10(high)];
   const position = (value: number): number => (value <= 0 ? 0 : clamp((Math.log10(value) - a) / (b - a)));
   const decades: number[] = [];
   const step = Math.max(1, Math.ceil((b - a) / 6));
   for (let power = Math.ceil(a - 1e-9); power <= b + 1e-9; power += step) decades.push(10 ** power);
-  const values = decades.length >= 2 ? decades : [low, Math.sqrt(low * high), high];
+  const few = [low, Math.sqrt(low * high), high];
+  const values = decades.length >= 2 ? decades : isWhole ? [...new Set(few.map((value) => Math.round(value)))] : few;
   return {
     kind: 'log',
     low,

@@ -1,7 +1,7 @@
 /** What is looked at of a run: its columns, the brushed trials, the one under the pointer. Choices are in the URL. */
 
 import type { Trial } from '../lib/api';
-import { route, setQuery } from '../lib/route.svelte';
+import { go, hrefWith, route, setQuery } from '../lib/route.svelte';
 import { brushOf, brushQuery, keepOnly, type Brush, type Range } from './brush';
 import { columnsOf, levels, type TrialColumn } from './columns';
 import type { RunModel } from './model.svelte';
@@ -52,7 +52,12 @@ export class View {
 
   choose(trial: number | null): void {
     this.wasPicked = trial !== null;
-    setQuery({ trial: trial === null ? null : String(trial) }, false);
+    go(this.linkOf(trial));
+  }
+
+  /** The address of what is looked at, with another trial. */
+  linkOf(trial: number | null): string {
+    return hrefWith({ trial: trial === null ? null : String(trial) });
   }
 
   #mask(): Uint8Array {

@@ -8,6 +8,7 @@ import json
 import os
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,7 @@ def _held(run: WatchedRun, store: Store) -> dict[str, Any]:
     runs = {"runs": [listed_json(0, run.run_id, run)]}
     trials = sorted(run.state.trials)[:_MOST_DETAILED]
     return {
+        "exported": datetime.now(UTC).replace(microsecond=0),
         "runs": runs,
         "responses": {
             "/api/places": {"version": __version__, "control": False, "places": [place]},
@@ -171,7 +173,7 @@ def _held(run: WatchedRun, store: Store) -> dict[str, Any]:
 
 
 def _bytes(data: bytes) -> dict[str, Any]:
-    """Bytes as the page reads them: compressed, by half; without a time, so that equal runs are equal files."""
+    """Bytes as the page reads them: compressed, by half; without a time in it."""
     return {"base64": base64.b64encode(gzip.compress(data, mtime=0)).decode(), "gzip": True}
 
 

@@ -17,7 +17,7 @@ PAGES: dict[str, Callable[[Page], Locator]] = {
     "runs": lambda page: page.get_by_role("link", name="asha"),
     "runs/0/grid?trial=9": lambda page: region(page, "Trial 9").get_by_role("img"),
     "runs/0/grid?b.%40value=0.5..": lambda page: region(page, "Leaderboard").get_by_role(
-        "button", name="Trial 9"
+        "link", name="Trial 9"
     ),
     "runs/0/grid/importance": lambda page: page.get_by_role("row", name="width"),
     "runs/0/grid/slices": lambda page: page.locator("figure canvas").first,
@@ -27,7 +27,7 @@ PAGES: dict[str, Callable[[Page], Locator]] = {
     "runs/4/EXPERIMENT/logs": lambda page: page.get_by_role("log"),
     "runs/4/EXPERIMENT/settings": lambda page: page.get_by_role("heading", name="Search space"),
     "runs/4/EXPERIMENT?trial=0": lambda page: region(page, "Leaderboard").get_by_role(
-        "button", name="Trial 3"
+        "link", name="Trial 3"
     ),
     "compare?runs=2%2Fasha%2C2%2Fother": lambda page: page.get_by_role("table"),
     "data": lambda page: page.get_by_role("listitem").first,
@@ -94,7 +94,7 @@ def test_keys_alone_open_a_run_choose_a_trial_and_another_part(visit: Watched, s
     expect(page.locator("h1")).to_have_text("grid")
     expect(page.locator("h1")).to_be_focused()
     leaders(page, 12)
-    trial = region(page, "Leaderboard").get_by_role("button", name="Trial 9", exact=True)
+    trial = region(page, "Leaderboard").get_by_role("link", name="Trial 9", exact=True)
     tab_to(page, trial)
     page.keyboard.press("Enter")
     expect(region(page, "Trial 9")).to_be_visible()

@@ -57,7 +57,7 @@ def test_commands_need_the_token_and_are_done(visit: Watched, serve: Serve, driv
     expect(fact(page, "Status")).to_have_text("running")
     assert described(driver)["status"] == "running"
 
-    region(page, "Leaderboard").get_by_role("button", name="Trial 1", exact=True).click()
+    region(page, "Leaderboard").get_by_role("link", name="Trial 1", exact=True).click()
     region(page, "Trial 1").get_by_role("button", name="Stop this trial").click()
     expect(dialog).not_to_contain_text("Token")
     expect(dialog).to_contain_text("stays stopped when the run goes on or is extended")
@@ -91,7 +91,7 @@ def test_a_trial_is_cloned_with_another_value_from_its_panel(
     driver.start(2)
     dashboard = serve(driver.store)
     page = opened(visit, dashboard)
-    region(page, "Leaderboard").get_by_role("button", name="Trial 1", exact=True).click()
+    region(page, "Leaderboard").get_by_role("link", name="Trial 1", exact=True).click()
     panel = region(page, "Trial 1")
     panel.get_by_role("button", name="Clone …").click()
     form = panel.get_by_role("form", name="Clone of trial 1")
@@ -118,7 +118,7 @@ def test_a_trial_is_cloned_with_another_value_from_its_panel(
     driver.step(9)
     expect(fact(page, "Status")).to_have_text("completed")
     driver.wait()
-    region(page, "Leaderboard").get_by_role("button", name="Trial 2", exact=True).click()
+    region(page, "Leaderboard").get_by_role("link", name="Trial 2", exact=True).click()
     expect(region(page, "Trial 2").locator("dl").first).to_contain_text("Clone oftrial 1")
     (clone,) = (trial for trial in described(driver)["trials"] if trial["trial"] == 2)
     assert (clone["clone_of"], clone["copy_of"], clone["params"]) == (1, None, {**before, "lr": 0.5})
@@ -195,7 +195,7 @@ def test_a_dashboard_for_reading_has_no_commands(visit: Watched, serve: Serve, d
     dashboard = serve(driver.store, options=("--read-only",))
     assert dashboard.token is None
     page = opened(visit, dashboard)
-    region(page, "Leaderboard").get_by_role("button", name="Trial 0", exact=True).click()
+    region(page, "Leaderboard").get_by_role("link", name="Trial 0", exact=True).click()
     expect(region(page, "Trial 0")).to_be_visible()
     expect(page.get_by_role("group", name="Control of the run")).to_have_count(0)
     expect(page.get_by_role("button", name="Stop this trial")).to_have_count(0)

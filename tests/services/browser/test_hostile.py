@@ -51,7 +51,7 @@ def test_the_page_of_a_hostile_run(visit: Watched, shown: Dashboard, run: str) -
     assert curves.get_by_label("Metric").locator("option").all_text_contents() == metrics
     curves.get_by_label("Metric").select_option(f"val_{IMAGE}")
     expect(page.get_by_role("img", name=f"Curves of val_{IMAGE} by epoch")).to_be_visible()
-    region(page, "Leaderboard").get_by_role("button", name="Trial 0", exact=True).click()
+    region(page, "Leaderboard").get_by_role("link", name="Trial 0", exact=True).click()
     panel = region(page, "Trial 0")
     assert facts(panel.locator("dl.facts").nth(1))["kind"] == SCRIPT
     page.locator("summary", has_text="Axes and ranges").click()

@@ -20,7 +20,7 @@ def test_all_that_is_chosen_in_a_run_is_in_its_address(visit: Watched, shown: Da
     board.get_by_label("train_loss").check()
     board.get_by_text("Columns").click()
     board.get_by_label("Status of trials").select_option("completed")
-    board.get_by_role("button", name="Trial 9", exact=True).click()
+    board.get_by_role("link", name="Trial 9", exact=True).click()
     curves = region(page, "Curves")
     curves.get_by_label("Metric").select_option("val_loss")
     curves.get_by_label("Smoothing").focus()

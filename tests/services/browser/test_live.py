@@ -19,8 +19,8 @@ Serve = Callable[..., Dashboard]
 
 def epoch_of(page: Page, trial: int) -> Locator:
     """The cell with the epochs of a trial in the leaderboard."""
-    button = page.get_by_role("button", name=f"Trial {trial}", exact=True)
-    return region(page, "Leaderboard").locator("tbody tr", has=button).locator("td").nth(3)
+    link = page.get_by_role("link", name=f"Trial {trial}", exact=True)
+    return region(page, "Leaderboard").locator("tbody tr", has=link).locator("td").nth(3)
 
 
 def stays(page: Page) -> Callable[[], bool]:
