@@ -2,7 +2,7 @@
 
     python benchmarks/packs_adapters.py [--members 8] [--rounds 3] [--rows 1 4 16]
 
-Eight adapters (r=8) of a Llama 256 wide, 8 layers, vocabulary 8,192, fp32, for batches of 1, 4 and 16 rows of 32 tokens;
+Eight adapters (r=8) of a Llama 256 wide, 8 layers, vocabulary 8,192, fp32, in batches of 1, 4 and 16 rows of 32 tokens;
 the adapters are at the queries and values, or at all seven products of a layer. One CPU thread; CPU seconds of a visit,
 optimizer's steps and all; medians of rounds, in each of which the trials train first together and then in turns. The
 states must be the same to the last bit. Prints a JSON line for each: ``ratio`` is the time together / in turns; and one
@@ -115,13 +115,14 @@ def main() -> None:
                 for _ in range(given.rounds):
                     taken[True].append(seconds(ours, visit, packed)[0])
                     taken[False].append(seconds(theirs, visit, False)[0])
+                why = ours[0].trains_alone
             if digests(ours) != digests(theirs):
                 raise SystemExit(
                     "members and single trials differ: this is a bug in Hopyard, please report it."
                 )
             value, turns = (statistics.median(taken[key]) for key in (True, False))
             case = f"{given.members} LoRA adapters at {name}, {rows}x{LENGTH} tokens"
-            how = "" if packed else f", trained in turns: {ours[0].trains_alone}"
+            how = "" if packed else f", trained in turns: {why}"
             line = {
                 "name": case + how,
                 "value": round(value, 3),

@@ -20,6 +20,10 @@ from hopyard.training.torch.tape import NotRecordedError, Operation, Ref, Tape, 
 _LARGE = 1 << 15
 """Numbers of a member's tensor, from which on joining those of all members costs more than a call for each."""
 
+_MOST_BYTES = 1 << 24
+"""Memory for all members' tensors, from which on they are computed one by one: so large pieces are given back to the
+system each time, and a call for each costs nothing beside them."""
+
 _ATEN: Any = torch.ops.aten
 
 
@@ -451,6 +455,8 @@ class _Builder:
         call = Call(operation.function, mapped(arguments, whole), mapped(keywords, whole), self._count)
         if any(_forms(like) != _forms(call.like) for like in call.likes):
             return None
+        if name not in VIEWS and _bytes(call) > _MOST_BYTES:
+            return None
         if not any(handle.stacked for handle in call.handles()):
             return self._made(operation, call.like)
         for rule in rules_for(operation.function):
@@ -558,6 +564,13 @@ def _agrees(found: Sequence[Any], call: Call) -> bool:
             if _form(own) != _form(like[place]) or not same_numbers(own, like[place]):
                 return False
     return True
+
+
+def _bytes(call: Call) -> int:
+    """Memory for the largest tensor that members have each, all of them together."""
+    own = [handle.value[0] for handle in call.handles() if handle.stacked]
+    largest: int = max(each.numel() * each.itemsize for each in [*own, *call.like] if each is not None)
+    return largest * call.count
 
 
 def _is_of_memory(found: Sequence[Any], call: Call) -> bool:
