@@ -99,6 +99,15 @@ class Best:
     metrics: dict[str, float]
 
 
+class Rung(NamedTuple):
+    """A validation within an epoch: after how many train units, when, in seconds since the run began, and each
+    metric's value."""
+
+    trained: int
+    seconds: float
+    metrics: dict[str, float]
+
+
 @dataclass
 class TrialState:
     """One trial of a run and what became of it.
@@ -110,6 +119,7 @@ class TrialState:
         epochs: epochs done.
         history: one value an epoch for each metric; the last epoch of a trial that has ended may be a part of one.
         rung: a validation within the epoch under way: ``trained``, and each metric's value.
+        rungs: validations within epochs that are not in the history.
         ended_at: when each value of the history was measured, in seconds since the run began.
         seconds: spent in units; of one that was done together with other trials, its share.
         lost_at: the visit in which workers were lost last, and how many of them in that visit.
@@ -126,6 +136,7 @@ class TrialState:
     epochs: int = 0
     history: dict[str, list[float]] = field(default_factory=dict)
     rung: tuple[int, dict[str, float]] | None = None
+    rungs: list[Rung] = field(default_factory=list)
     ended_at: list[float] = field(default_factory=list)
     best: Best | None = None
     error: Evidence | None = None
@@ -501,7 +512,7 @@ class RunState:
         trial = self.trials[record["t"]]
         trial.status = record["status"]
         if trial.status != "failed" and trial.rung is not None:
-            self._remember(trial, trial.rung[1])
+            self._remember(trial, trial.rungs.pop().metrics)
         if record.get("error"):
             trial.error = Evidence.from_json(record["error"])
         self._note_standing(trial.number)
@@ -582,6 +593,7 @@ class RunState:
             self._remember(trial, measured)
         else:
             trial.rung = progress.trained, measured
+            trial.rungs.append(Rung(progress.trained, self.clock, measured))
         trial.progress = trial.durable = progress
         value = measured.get(self.metric.key, math.nan)
         state = progress.state

@@ -16,7 +16,7 @@ from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.markup import Html, tag
 from hopyard.storage.oserrors import write_errors
 from hopyard.tune.describing import IN_RUNGS, describe_number, describe_params
-from hopyard.tune.rows import RecordedRun, epoch_numbers, epochs_of
+from hopyard.tune.rows import RecordedRun, epochs_of, validations_of
 from hopyard.wording import counted, shortened
 
 COLOURS = (
@@ -252,9 +252,9 @@ def _numbers(
 
 def _curve(state: RunState, trial: TrialState) -> list[tuple[float, float]]:
     """Epochs and values, not more than can be seen."""
-    values = trial.history.get(state.metric.key, [])
-    epochs = epoch_numbers(state, trial)[len(trial.ended_at) - len(values) :]
-    points = list(zip(epochs, values, strict=True))
+    found = validations_of(state, trial)
+    values = found.metrics.get(state.metric.key, [])
+    points = list(zip(found.epochs[len(found.epochs) - len(values) :], values, strict=True))
     every = math.ceil(len(points) / MOST_POINTS) or 1
     return points[:-1:every] + points[-1:]
 

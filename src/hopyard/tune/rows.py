@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.tune.callbacks import flat_params
@@ -67,16 +68,48 @@ def replicate_row(state: RunState, trial: TrialState) -> Row:
 
 
 def history_rows(state: RunState) -> list[Row]:
-    """A row per trial and validation: ``trial``, ``epoch`` (from 1; a fraction for a part of one), ``seconds`` since
-    the run began, ``metrics/...``."""
+    """A row per trial and validation, also those within epochs: ``trial``, ``epoch`` (from 1; a fraction for a part of
+    one), ``seconds`` since the run began, ``metrics/...``."""
     rows = []
     for trial in state.trials.values():
-        for index, (epoch, ended_at) in enumerate(
-            zip(epoch_numbers(state, trial), trial.ended_at, strict=True)
-        ):
-            metrics = {f"metrics/{name}": values[index] for name, values in trial.history.items()}
-            rows.append({"trial": trial.number, "epoch": epoch, "seconds": ended_at, **metrics})
+        found = validations_of(state, trial)
+        for index, (epoch, seconds) in enumerate(zip(found.epochs, found.seconds, strict=True)):
+            metrics = {f"metrics/{name}": values[index] for name, values in found.metrics.items()}
+            rows.append({"trial": trial.number, "epoch": epoch, "seconds": seconds, **metrics})
     return rows
+
+
+class Validations(NamedTuple):
+    """All validations of a trial, in order: after which epoch, counting those of the trial it is a copy of (a fraction
+    within one), when, in seconds since the run began, and the values of each metric."""
+
+    epochs: Sequence[float]
+    seconds: Sequence[float]
+    metrics: Mapping[str, Sequence[float]]
+
+
+def validations_of(state: RunState, trial: TrialState) -> Validations:
+    """A trial's history, and among it the validations within epochs."""
+    epochs = epoch_numbers(state, trial)
+    if not trial.rungs:
+        return Validations(epochs, trial.ended_at, trial.history)
+    rungs = [_whole(rung.trained / state.layout.train) for rung in trial.rungs]
+    both = [*epochs, *rungs]
+    order = sorted(range(len(both)), key=both.__getitem__)
+    seconds = [*trial.ended_at, *(rung.seconds for rung in trial.rungs)]
+    names = dict.fromkeys([*trial.history, *(name for rung in trial.rungs for name in rung.metrics)])
+    nothing = [math.nan] * len(epochs)
+    columns = {
+        name: [*trial.history.get(name, nothing), *(rung.metrics.get(name, math.nan) for rung in trial.rungs)]
+        for name in names
+    }
+    metrics = {name: [values[place] for place in order] for name, values in columns.items()}
+    return Validations([both[place] for place in order], [seconds[place] for place in order], metrics)
+
+
+def count_validations(trial: TrialState) -> int:
+    """How many ``validations_of`` a trial has."""
+    return len(trial.ended_at) + len(trial.rungs)
 
 
 def epochs_of(state: RunState, trial: TrialState) -> float:

@@ -22,7 +22,7 @@ from hopyard.hopper.state import ENDED, RunState, TrialState
 from hopyard.tune.callbacks import flat_params
 from hopyard.tune.listing import RunSummary, summary_of
 from hopyard.tune.outlook import expected_end, outlook_of
-from hopyard.tune.rows import epoch_numbers
+from hopyard.tune.rows import count_validations, validations_of
 from hopyard.web import shapes
 from hopyard.web.watched import WatchedRun
 
@@ -92,7 +92,7 @@ def metrics_of(state: RunState) -> list[str]:
     """The names of all metrics, that by which trials are ranked first."""
     names = dict.fromkeys([state.metric.key])
     for trial in state.trials.values():
-        names.update(dict.fromkeys(trial.history))
+        names.update(dict.fromkeys(trial.history or (trial.rungs[0].metrics if trial.rungs else ())))
     return list(names)
 
 
@@ -112,11 +112,12 @@ def trial_detail_json(run: WatchedRun, number: int) -> shapes.TrialHistoryJson:
             "the table."
         )
     trial = run.state.trials[number]
+    found = validations_of(run.state, trial)
     return {
         **_row(run, trial),
-        "history": {name: list(values) for name, values in trial.history.items()},
-        "epoch": epoch_numbers(run.state, trial),
-        "seconds": list(trial.ended_at),
+        "history": {name: list(values) for name, values in found.metrics.items()},
+        "epoch": found.epochs,
+        "seconds": list(found.seconds),
     }
 
 
@@ -133,12 +134,13 @@ def changes_json(run: WatchedRun, version: int, sent: dict[int, int]) -> shapes.
     points: dict[str, shapes.PointsJson] = {}
     changed = run.changed_since(version)
     for trial in changed:
-        told, now = sent.get(trial.number, 0), len(trial.ended_at)
+        told, now = sent.get(trial.number, 0), count_validations(trial)
         if now > told:
+            found = validations_of(state, trial)
             points[str(trial.number)] = {
-                "epoch": epoch_numbers(state, trial)[told:],
-                "seconds": list(trial.ended_at[told:]),
-                "metrics": {name: list(values[told:]) for name, values in trial.history.items()},
+                "epoch": found.epochs[told:],
+                "seconds": list(found.seconds[told:]),
+                "metrics": {name: list(values[told:]) for name, values in found.metrics.items()},
             }
             sent[trial.number] = now
     return {
@@ -172,15 +174,16 @@ def curves_bytes(run: WatchedRun, metric: str) -> bytes:
         raise NotFoundError(
             f"run {run.run_id} has no metric {metric!r}; it has {', '.join(known)}. Choose one of them."
         )
-    trials = [trial for _, trial in sorted(state.trials.items()) if trial.ended_at]
-    lengths = [len(trial.ended_at) for trial in trials]
+    trials = [trial for _, trial in sorted(state.trials.items()) if count_validations(trial)]
+    lengths = [count_validations(trial) for trial in trials]
     epochs = np.empty(sum(lengths), np.float32)
     values = np.full(sum(lengths), np.nan, np.float32)
     at = 0
     with np.errstate(over="ignore"):
         for trial, length in zip(trials, lengths, strict=True):
-            epochs[at : at + length] = epoch_numbers(state, trial)
-            measured = trial.history.get(metric, ())
+            found = validations_of(state, trial)
+            epochs[at : at + length] = found.epochs
+            measured = found.metrics.get(metric, ())
             values[at : at + len(measured)] = measured
             at += length
     head = np.array([len(trials), at, *(trial.number for trial in trials), *lengths], "<u4")
