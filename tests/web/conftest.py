@@ -17,7 +17,6 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-import uvicorn
 
 from hopyard import StockRoom
 from hopyard.backend import Backend, InlineBackend
@@ -27,6 +26,7 @@ from hopyard.torch import TorchEstimator
 from hopyard.tune import GridSearch, hp_choice
 from hopyard.web.app import dashboard
 from hopyard.web.places import find_places
+from hopyard.web.serving import DashboardServer
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -139,8 +139,7 @@ def served(given: list[str], token: str | None = TOKEN, static: Path | None = No
         port = listening.getsockname()[1]
         pages = {} if static is None else {"static": static}
         app = dashboard(find_places(given), token, port, ("dashboard.example",), **pages)
-        config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=0)
-        server = uvicorn.Server(config)
+        server = DashboardServer(app, seconds=0, log_level="error")
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

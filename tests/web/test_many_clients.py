@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.web.conftest import RUN
+from tests.web.conftest import RUN, Client
 
 from hopyard.hopper.journal import JournalFollower
 from hopyard.tune.listing import list_runs
@@ -77,3 +80,22 @@ def test_clients_that_read_nothing_and_say_half_of_what_they_want_hold_nobody_up
             one.sendall((lines if number % 4 == 0 else f"{lines}\r\n").encode())
         assert client.get("/api/places").status == 200
         assert client.get(f"/api/runs/0/{RUN}").json["num_trials"] == 12
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_that_is_ended_while_pages_are_open_says_nothing_more(
+    place: Path, sign: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "hopyard", "web", str(place), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        while "Ctrl-C ends it" not in process.stdout.readline():
+            pass
+        client = Client(int(said.rpartition(":")[2]))
+        pages = [client.events(path) for path in ("/api/runs/events", f"/api/runs/0/{RUN}/events")]
+        assert [next(page)[0] for page in pages] == ["runs", "changes"]
+        process.send_signal(sign)
+        for page in pages:
+            assert list(page) == [], "it ended as an answer does"
+        assert process.stdout.read() == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import secrets
 import socket
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -47,9 +47,8 @@ def web(
     hopyard web export STORE RUN run.html: write one run as a file that a browser shows without a server.
     """
     try:
-        import uvicorn
-
         from hopyard.web.app import NOT_BUILT, STATIC, dashboard
+        from hopyard.web.serving import DashboardServer
     except ModuleNotFoundError as error:
         if error.name not in ("uvicorn", "starlette"):
             raise
@@ -57,9 +56,11 @@ def web(
     if stores[0] == "export":
         _export(stores[1:], overwrite)
         return
-    from hopyard.web.places import find_places
+    from hopyard.web.places import find_places, missing_places
 
     places = find_places(stores)
+    if missing := missing_places(places):
+        say(f"{missing} The others are shown.", style="yellow")
     with _listening(port) as listening:
         own = listening.getsockname()[1]
         token = None if read_only else secrets.token_urlsafe(18)
@@ -71,8 +72,7 @@ def web(
             say(NOT_BUILT, style="yellow")
         say("Ctrl-C ends it; the runs go on.")
         _share_memory()
-        settings: dict[str, Any] = {"log_level": "warning", "access_log": False, "lifespan": "off"}
-        uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **settings)).run(sockets=[listening])
+        DashboardServer(app).run(sockets=[listening])
 
 
 def _export(words: list[str], overwrite: bool) -> None:

@@ -55,7 +55,7 @@ def dashboard(
         document = {"version": __version__, "control": token is not None}
         return answer(document | {"places": [place_json(place) for place in places]})
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Mount(
                 "/api",
@@ -88,6 +88,8 @@ def dashboard(
             Exception: _failed,
         },
     )
+    app.state.end_events = runs.end_events
+    return app
 
 
 class _Later:

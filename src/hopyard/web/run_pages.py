@@ -25,6 +25,7 @@ from hopyard.storage import Store
 from hopyard.tune.asking import ask
 from hopyard.tune.comparing import compared_rows
 from hopyard.tune.listing import RunSummary, find_run, list_runs, summary
+from hopyard.tune.rows import count_validations
 from hopyard.web.answers import answer, event, status_of
 from hopyard.web.guard import is_token
 from hopyard.web.importance import KeptImportances
@@ -66,6 +67,7 @@ class RunPages:
 
     def __init__(self, places: list[ShownPlace], token: str | None) -> None:
         self._places, self._token = places, token
+        self._closing = asyncio.Event()
         self._turns = {place.number: CapacityLimiter(_TURNS) for place in places}
         is_remote = any(place.is_remote for place in places)
         self._listed = _List(self._rows, _REMOTE_LIST_SECONDS if is_remote else _LIST_SECONDS)
@@ -89,6 +91,18 @@ class RunPages:
             Route(f"{run}/logs", self._logs),
             Route(f"{run}/commands", self._command, methods=["POST"]),
         ]
+
+    def end_events(self) -> None:
+        """Have events end: the server is about to."""
+        self._closing.set()
+
+    async def _ends_within(self, seconds: float) -> bool:
+        """Waits for so many seconds; whether the server ends meanwhile."""
+        try:
+            await asyncio.wait_for(self._closing.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
 
     # The list
 
@@ -146,7 +160,8 @@ class RunPages:
                 if changed or gone or known is None:
                     yield event("runs", {"runs": changed, "gone": gone})
                 known = now
-                await asyncio.sleep(self._listed.every)
+                if await self._ends_within(self._listed.every):
+                    return
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
@@ -248,7 +263,8 @@ class RunPages:
                 if follower.gone:
                     self._watched.forget(request.path_params["place"], run.run_id)
                     return
-                await asyncio.sleep(run.every)
+                if await self._ends_within(run.every):
+                    return
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
@@ -337,7 +353,7 @@ class _Follower:
     def _events(self) -> Iterator[bytes]:
         run = self._run
         if self._sent is None:  # the page asks for curves after it is connected
-            self._sent = {number: len(trial.ended_at) for number, trial in run.state.trials.items()}
+            self._sent = {number: count_validations(trial) for number, trial in run.state.trials.items()}
             yield event("changes", changes_json(run, self._version, self._sent), run.count)
             self._version, self._standing = run.count, self._stands()
             return
