@@ -50,8 +50,9 @@ export function bytes(size: number | null | undefined): string {
 export function duration(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return '';
   const size = Math.abs(seconds);
-  if (size < 1e-3 && size > 0) return `${(seconds * 1e6).toPrecision(3)} µs`;
-  if (size < 1 && size > 0) return `${Number((seconds * 1e3).toPrecision(3))} ms`;
+  if (size < 1e-6) return '0 s'; // what is left of sums of floats
+  if (size < 1e-3) return `${(seconds * 1e6).toPrecision(3)} µs`;
+  if (size < 1) return `${Number((seconds * 1e3).toPrecision(3))} ms`;
   if (size < 60) return `${Number(seconds.toPrecision(3))} s`;
   if (size < 3600) return `${Math.floor(seconds / 60)} min ${pad(seconds % 60)} s`;
   if (size < 86400) return `${Math.floor(seconds / 3600)} h ${pad((seconds % 3600) / 60)} min`;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -26,9 +27,7 @@ PAGES: dict[str, Callable[[Page], Locator]] = {
     "runs/2/asha/schedule": lambda page: page.get_by_role("table", name="Idle time of each worker"),
     "runs/4/EXPERIMENT/logs": lambda page: page.get_by_role("log"),
     "runs/4/EXPERIMENT/settings": lambda page: page.get_by_role("heading", name="Search space"),
-    "runs/4/EXPERIMENT?trial=0": lambda page: region(page, "Leaderboard").get_by_role(
-        "link", name="Trial 3"
-    ),
+    "runs/4/EXPERIMENT?trial=0": lambda page: region(page, "Leaderboard").get_by_role("link", name="Trial 3"),
     "compare?runs=2%2Fasha%2C2%2Fother": lambda page: page.get_by_role("table"),
     "data": lambda page: page.get_by_role("listitem").first,
     "data/2": lambda page: region(page, "Rows").get_by_role("row").nth(2),
@@ -72,6 +71,50 @@ def test_pages_are_usable_in_light_and_dark_and_in_every_width(
         expect(page.locator("html")).to_have_attribute("data-theme", scheme)
         assert page.evaluate(_AXE) == [], f"{scheme}, {width} pixels"
         assert page.evaluate("document.scrollingElement.scrollWidth") <= width, "nothing lies beside the page"
+
+
+_BROKEN = """() => [...document.querySelectorAll('td.number, th.number')].filter(cell => {
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    const boxes = [...range.getClientRects()].filter(box => box.width > 0);
+    return Math.max(...boxes.map(box => box.bottom)) - Math.min(...boxes.map(box => box.top)) > 30;
+}).map(cell => cell.innerText)"""
+
+
+@pytest.mark.parametrize("width", [1000, 360])
+@pytest.mark.parametrize(
+    "route", ["data/2", "data/4", "runs/2/asha/schedule", "stock/1?at=LATE&a=EARLY&b=LATE&model=model%2Fnet"]
+)
+def test_numbers_in_tables_stay_in_one_line(visit: Watched, shown: Dashboard, route: str, width: int) -> None:
+    page = visit(shown.page(named(route, shown)), viewport={"width": width, "height": 800})
+    expect(page.locator("td.number").first).to_be_attached()
+    expect(page.get_by_text("Reading ")).to_have_count(0)
+    assert page.evaluate(_BROKEN) == []
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+
+
+def test_a_phone_shows_how_runs_stand_without_scrolling(visit: Watched, shown: Dashboard) -> None:
+    page = visit(shown.page("runs"), viewport={"width": 360, "height": 800})
+    rows = rows_of(region(page, "Runs").locator("table"), 5)
+    assert list(rows[0])[:3] == ["Run", "Status", "Best"]
+    for row in region(page, "Runs").locator("tbody tr").all():
+        box = row.locator("td").nth(2).bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 348
+
+
+def test_places_are_told_apart_by_their_ends(
+    visit: Watched, serve: Any, searches: Any, tmp_path: Any
+) -> None:
+    stores = [tmp_path / "a" / ("long" * 20) / name / "store" for name in ("one", "two")]
+    for store in stores:
+        shutil.copytree(searches, store)
+    page = visit(serve(*stores).page("runs"))
+    rows = rows_of(region(page, "Runs").locator("table"), 4)
+    assert {row["Place"] for row in rows} == {"…/one/store", "…/two/store"}
+    box = region(page, "Runs").locator("tbody tr").first.locator("td").last.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= 1440
 
 
 def tab_to(page: Page, goal: Locator, most: int = 80) -> None:

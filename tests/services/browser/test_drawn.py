@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import pytest
 from playwright.sync_api import Locator, Page, expect
 from tests.services.browser.conftest import Dashboard, Watched
 from tests.services.browser.looking import is_drawn, region
@@ -52,3 +55,21 @@ def test_curves_have_the_same_axes_on_a_scale_that_is_chosen_as_on_one_of_a_link
     curves.get_by_label("Log scale").uncheck()
     is_drawn(curves.get_by_role("img"))
     assert axes_of(page) == linear
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_curve_of_one_point_is_a_dot(
+    visit: Watched, shown: Dashboard, scheme: Literal["light", "dark"]
+) -> None:
+    (run,) = (each["run"] for each in shown.json("/api/runs")["runs"] if each["place"] == "3")
+    assert sum(trial["value"] is not None for trial in shown.json(f"/api/runs/3/{run}")["trials"]) == 1
+    page = visit(shown.page(f"runs/3/{run}"), color_scheme=scheme)
+    # A disc with a radius of 3 has 28 pixels.
+    is_drawn(region(page, "Curves").get_by_role("img"), above=27, below=60)
+
+
+def test_axes_of_whole_numbers_have_whole_ticks(visit: Watched, shown: Dashboard) -> None:
+    page = visit(shown.page("runs/0/grid?axes=%40epochs,%40value"))
+    is_drawn(page.get_by_role("img", name="Parallel coordinates"))
+    ticks = page.locator("text.tick").all_text_contents()
+    assert ticks[:3] == ["0", "1", "2"]

@@ -63,6 +63,26 @@ def test_all_that_is_chosen_in_a_run_is_in_its_address(visit: Watched, shown: Da
     assert view(visit(page.url)) == here
 
 
+def test_trials_and_commits_are_links_which_keep_what_is_chosen(visit: Watched, shown: Dashboard) -> None:
+    page = visit(shown.page("runs/0/grid?sort=-lr"))
+    leaders(page, 12)
+    link = region(page, "Leaderboard").get_by_role("link", name="Trial 9", exact=True)
+    other = visit(str(link.evaluate("link => link.href")))
+    expect(region(other, "Trial 9")).to_be_visible()
+    assert leaders(other, 12) == leaders(page, 12)
+    late, early = (commit["commit"] for commit in shown.json("/api/stock/1/log?all=1"))
+    page = visit(shown.page(f"stock/1?a={early}&b={late}"))
+    commits = region(page, "Commits")
+    links = {
+        commits.get_by_role("link", name=f"Commit {early[:10]}").evaluate("link => link.href"),
+        commits.get_by_role("link", name="first", exact=True).evaluate("link => link.href"),
+    }
+    (address,) = links
+    other = visit(str(address))
+    expect(region(other, f"Commit {early[:10]}")).to_be_visible()
+    expect(region(other, "Difference")).to_be_visible()
+
+
 def test_a_zoom_is_in_the_address_and_the_way_back_undoes_it(visit: Watched, shown: Dashboard) -> None:
     page = visit(shown.page("runs/0/grid"))
     curves = region(page, "Curves")

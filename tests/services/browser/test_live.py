@@ -127,7 +127,9 @@ def test_a_store_that_vanishes_is_said_to_be_gone_in_the_list_and_by_a_run(
     expect(fact(page, "Status")).to_have_text("completed")
     expect(region(listing, "Runs").get_by_role("link")).to_have_count(2)
     store.rename(tmp_path / "moved")
-    said = re.compile(f"{re.escape(str(store))} is no directory, so it holds no runs. .*; if it was moved, start")
+    said = re.compile(
+        f"{re.escape(str(store))} is no directory, so it holds no runs. .*; if it was moved, start"
+    )
     for each in (page, listing):
         expect(each.get_by_role("alert")).to_have_text(said)
     expect(listing.get_by_text("There are no runs here yet")).to_have_count(0)

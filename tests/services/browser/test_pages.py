@@ -142,13 +142,15 @@ def test_the_schedule_has_the_workers_and_the_numbers_of_the_run(
     assert number(told["Hops"]) == known["hops"]
     assert "Expected end" not in told, "it has ended"
     idle = rows_of(page.get_by_role("table", name="Idle time of each worker"), known["workers"])
-    (begin, end, bound, _), seconds_idle, units = schedule(shown.client.get("/api/runs/2/asha/schedule").body)
-    assert seconds(told["From begin to last unit"]) == pytest.approx(end - begin, rel=5e-3)
+    (begin, end, bound, _, span, _, *_), seconds_idle, units = schedule(
+        shown.client.get("/api/runs/2/asha/schedule").body
+    )
+    assert seconds(told["From first to last unit"]) == pytest.approx(span, rel=5e-3)
     assert seconds(told["Lower bound"]) == pytest.approx(bound, rel=5e-3)
     assert float(told["Gap to the bound"].removesuffix(" %")) == pytest.approx(
-        ((end - begin) / bound - 1) * 100, abs=0.06
+        (span / bound - 1) * 100, abs=0.06
     )
-    share = pytest.approx(sum(seconds_idle.values()) / (end - begin) / len(seconds_idle) * 100, abs=0.06)
+    share = pytest.approx(sum(seconds_idle.values()) / span / len(seconds_idle) * 100, abs=0.06)
     assert float(told["Idle, of all workers' time"].removesuffix(" %")) == share
     assert (float(idle[0]["Share"].removesuffix(" %")), seconds(idle[0]["Idle"])) == (
         share,
@@ -183,6 +185,10 @@ def test_the_log_has_what_trials_print_and_the_settings_are_those_of_the_run(
         page.locator("section", has=page.get_by_role("heading", name="Settings")).locator("dl").first
     )
     assert (told["Search"], told["Seed"]) == (document["kind"], str(document["seed"]))
+    expect(page.get_by_text("1 entries")).to_have_count(0)
+    other = visit(shown.page("runs/0/grid/settings"))
+    expect(other.get_by_text("1 entry")).to_have_count(2)
+    expect(other.get_by_text("search_space", exact=True)).to_have_count(0)
     expect(page.locator("section", has=page.get_by_role("heading", name="Search space"))).to_contain_text(
         "kind"
     )
@@ -195,7 +201,9 @@ def test_a_run_whose_driver_died_says_so(visit: Watched, shown: Dashboard, kille
     rows = leaders(page, len(known["trials"]))
     told = facts(page.locator("dl.facts-row"))
     assert (told["Status"], told["Driver"]) == ("interrupted", "nobody drives it")
-    assert {row["Status"] for row in rows} == {trial["status"] for trial in known["trials"]}
+    statuses = {trial["status"] for trial in known["trials"]}
+    assert statuses == {"failed", "running"}
+    assert {row["Status"] for row in rows} == {"failed", "interrupted"}, "none runs any more"
 
 
 def test_runs_side_by_side_are_those_of_the_command_line(
@@ -275,6 +283,7 @@ def test_versions_are_those_of_the_stockroom(visit: Watched, shown: Dashboard, r
             for thing in shown.json(f"/api/stock/1/diff?a={commits[1]['commit']}&b={commits[0]['commit']}")
         ]
     )
+    expect(difference.locator("article", has_text="experiment/lr").locator("p")).to_have_text("0.1 → 0.05")
     difference.get_by_role("button", name="Histograms before and now").click()
     tensors = rows_of(page.get_by_role("table", name="Tensors of model/net", exact=True), 2)
     model = shown.json(f"/api/stock/1/model?path=model/net&revision={commits[0]['commit']}")
@@ -302,6 +311,32 @@ def test_a_plan_is_that_of_the_command_line(visit: Watched, shown: Dashboard) ->
         assert estimate["way"] in next(iter(row.values()))
         (hours,) = [text for name, text in row.items() if "orker" in name]
         assert number(hours.split()[0]) == pytest.approx(estimate["worker_hours"], rel=5e-3)
+
+
+def test_a_searcher_in_a_plan_takes_the_place_of_models_and_epochs(visit: Watched, shown: Dashboard) -> None:
+    visit.expected.append("/api/plan: 400|status of 400")
+    page = visit(shown.page("plan"))
+    box = page.get_by_role("textbox", name="A searcher's config")
+    ask = page.get_by_role("button", name="Estimate")
+    ask.click()
+    expect(region(page, "Estimates")).to_be_visible()
+    expect(page.locator("code", has_text="hopyard plan --workers 8")).to_be_visible()
+    box.fill(box.get_attribute("placeholder") or "")
+    for name in ("Models", "Epochs"):
+        expect(page.get_by_role("textbox", name=f"{name} as the searcher says")).to_be_disabled()
+    ask.click()
+    expect(page.get_by_text("64 trials train for")).to_be_visible()
+    expect(region(page, "Estimates")).to_be_visible()
+    assert not re.search("[?&](models|epochs)=", page.url)
+    for wrong in ('{"name": "nothing"}', "{"):
+        box.fill(wrong)
+        ask.click()
+        expect(page.get_by_role("alert")).to_have_count(1)
+        expect(region(page, "Estimates")).to_have_count(0)
+        expect(page.get_by_text("64 trials train for")).to_have_count(0)
+        expect(page.locator("code", has_text="hopyard plan")).to_have_count(0)
+    box.fill("")
+    expect(page.get_by_role("textbox", name="Models or a searcher")).to_have_value("16")
 
 
 def test_an_address_that_leads_nowhere_says_where_to_go(visit: Watched, shown: Dashboard) -> None:
