@@ -220,7 +220,7 @@ export interface Command {
 }
 
 export interface DatasetList {
-  datasets: { path: string; error: string | null }[];
+  datasets: { path: string; prepared: boolean; error: string | null }[];
 }
 
 export interface ColumnStatistics {
@@ -260,7 +260,10 @@ export interface Split {
   columns: DataColumn[];
   row_group_rows: number[];
   places: string[][] | null;
+  /** Why; null: they are known. */
+  places_unknown: string | null;
   order_quality: JsonObject | null;
+  order_quality_unknown: string | null;
 }
 
 export interface SampleColumn {
@@ -347,7 +350,7 @@ export interface CommitContents {
   things: ListedThing[];
   models: (JsonObject | string)[];
   runs: (JsonObject | string)[];
-  reproduce: string | null;
+  reproduce: string[];
 }
 
 export interface Spread {

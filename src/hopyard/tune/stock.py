@@ -176,6 +176,14 @@ def opened(stock: StockRoom | str | os.PathLike[str]) -> Iterator[StockRoom]:
             yield room
 
 
+def is_reproducible(stored: RunView) -> bool:
+    """Whether a stored run is of a search that can be trained again: its best trial was not cloned by a user."""
+    if SEARCH not in stored.artifacts or ABOUT not in stored.artifacts:
+        return False
+    about = read_about(stored)
+    return all(each["number"] != about["best"]["trial"] for each in about["trials"] if "clone_of" in each)
+
+
 def read_about(stored: RunView) -> dict[str, Any]:
     """Content of ``search.json`` of a stored run."""
     about: dict[str, Any] = json.loads(stored.read(ABOUT))

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from hopyard.data import open_dataset
 from hopyard.data.dataset import Dataset
+from hopyard.data.opening.opening import holds_plain_parquet
 from hopyard.data.opening.verifying import list_prepared
 from hopyard.data.reports.images import thumbnail
 from hopyard.data.reports.summary import inspect
@@ -25,7 +26,7 @@ from hopyard.web import shapes
 from hopyard.web.answers import answer
 from hopyard.web.places import ShownPlace, place_of
 from hopyard.web.requests import whole
-from hopyard.wording import shortened
+from hopyard.wording import counted, shortened
 
 _MOST_ROWS = 200
 _LONGEST_TEXT = 500
@@ -44,9 +45,16 @@ class DataPages:
         self._places = places
 
     def list(self, request: Request) -> Response:
-        found, problems = list_prepared(self._store(request))
-        listed = [{"path": _path_of(each, self._store(request)), "error": None} for each, _ in found]
-        return answer({"datasets": listed + [{"path": "", "error": problem} for problem in problems]})
+        store = self._store(request)
+        found, problems = list_prepared(store)
+        listed: list[shapes.ListedDatasetJson] = [
+            {"path": _path_of(each, store), "prepared": True, "error": None} for each, _ in found
+        ]
+        if not found and not problems and holds_plain_parquet(store):
+            listed = [{"path": "", "prepared": False, "error": None}]
+        listed += [{"path": "", "prepared": True, "error": problem} for problem in problems]
+        document: shapes.DatasetListJson = {"datasets": listed}
+        return answer(document)
 
     def describe(self, request: Request) -> Response:
         store = self._at(request)
@@ -101,12 +109,18 @@ class DataPages:
 
 def _described(store: Store, split: DescribedSplitJson) -> shapes.SplitJson:
     dataset = open_dataset(store, split["split"], nulls="mask" if split["notes"] else "error")
-    quality = shuffle_quality(dataset, _QUALITY_BATCH)
+    quality, places = shuffle_quality(dataset, _QUALITY_BATCH), _places(dataset)
+    too_few = (
+        f"it has {counted(len(dataset), 'row')}; how well batches of {_QUALITY_BATCH} are mixed is told from two of "
+        "them on"
+    )
     return {
         **split,
         "row_group_rows": list(dataset.group_rows),
-        "places": _places(dataset),
+        "places": places,
+        "places_unknown": _why_no_places(dataset) if places is None else None,
         "order_quality": None if quality is None else {"batch_size": _QUALITY_BATCH, "ratio": quality},
+        "order_quality_unknown": too_few if quality is None else None,
     }
 
 
@@ -120,6 +134,18 @@ def _places(dataset: Dataset) -> list[list[str]] | None:
         return None
     hosts = [sorted(dataset.store.hosts(entry.name)) for entry in dataset.manifest.files]
     return hosts if any(hosts) else None
+
+
+def _why_no_places(dataset: Dataset) -> str:
+    """Why nobody knows which hosts have the bytes."""
+    url = "" if dataset.store is None else dataset.store.url
+    if url.startswith("hdfs:"):
+        return "HDFS does not tell where its blocks are; the output of this server says why"
+    if "://" in url and not url.startswith("file:"):
+        return "a bucket does not tell on which machines its objects are; HDFS does"
+    return (
+        "the files are in this machine's file system, where there are no hosts to tell apart; HDFS has some"
+    )
 
 
 def _shown(cells: list[list[shapes.Cell]], place: int) -> Literal["text", "number", "image", "tensor"]:

@@ -25,12 +25,14 @@ class ShownPlace:
         url: as it was given, without what is secret in it.
         kind: of it.
         given: path or URL.
+        is_missing: it was not there at the start.
     """
 
     number: int
     url: str
     kind: Literal["store", "stockroom"]
     given: str
+    is_missing: bool = False
 
     @property
     def is_remote(self) -> bool:
@@ -74,18 +76,36 @@ class ShownPlace:
 
 
 def find_places(given: Sequence[str]) -> list[ShownPlace]:
-    """The places at some paths and URLs: a folder in a stockroom is that stockroom, all else is a store.
+    """The places at some paths and URLs: a folder in a stockroom is that stockroom, all else is a store. One that is
+    not there is among them, and shown once it is.
 
     Raises:
         UsageError: none was given, or one twice.
-        NotFoundError: there is nothing at one of them.
+        NotFoundError: there is nothing at any of them.
     """
     if not given:
         raise UsageError("no store was given, but the dashboard shows at least one. Write hopyard web STORE.")
     doubled = next((each for index, each in enumerate(given) if each in given[:index]), None)
     if doubled is not None:
         raise UsageError(f"{doubled} was given twice; each store is shown once. Give it once.")
-    return [_place(number, each) for number, each in enumerate(given)]
+    places = [_place(number, each) for number, each in enumerate(given)]
+    if all(place.is_missing for place in places):
+        raise NotFoundError(missing_places(places))
+    return places
+
+
+def missing_places(places: Sequence[ShownPlace]) -> str:
+    """The places that were not there at the start, in words with the next step; empty if all were."""
+    missing = [place.given for place in places if place.is_missing]
+    if not missing:
+        return ""
+    which = (
+        f"{missing[0]} is no directory" if len(missing) == 1 else f"{', '.join(missing)} are no directories"
+    )
+    return (
+        f"{which}, so there is nothing to show there. Give the path that LocalStore(...) was given, or the folder of a "
+        "stockroom; a directory that is made later is shown once it is there."
+    )
 
 
 def _place(number: int, given: str) -> ShownPlace:
@@ -93,7 +113,10 @@ def _place(number: int, given: str) -> ShownPlace:
         with contextlib.suppress(NotFoundError):
             if find(Path(given)).root.resolve() == Path(given).resolve() and not list_runs(LocalStore(given)):
                 return ShownPlace(number, given, "stockroom", given)
-    return ShownPlace(number, _existing(given).url, "store", given)
+    try:
+        return ShownPlace(number, _existing(given).url, "store", given)
+    except NotFoundError:
+        return ShownPlace(number, open_store(given).url, "store", given, is_missing=True)
 
 
 def _existing(given: str) -> Store:

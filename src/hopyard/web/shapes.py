@@ -230,9 +230,11 @@ class SaidJson(TypedDict):
 
 
 class ListedDatasetJson(TypedDict):
-    """A dataset of a store; or, with no path, what was found and cannot be read."""
+    """A dataset of a store, or Parquet files that are in the place itself as they are (``prepared`` is false, the path
+    empty); or, with an ``error``, what was found and cannot be read."""
 
     path: str
+    prepared: bool
     error: str | None
 
 
@@ -250,11 +252,14 @@ class OrderQualityJson(TypedDict):
 
 
 class SplitJson(DescribedSplitJson):
-    """A split of a dataset; ``places``: hosts that have the bytes of each file."""
+    """A split of a dataset; ``places``: hosts that have the bytes of each file; ``..._unknown``: why it is not
+    known, where it is null."""
 
     row_group_rows: Sequence[int]
     places: Sequence[Sequence[str]] | None
+    places_unknown: str | None
     order_quality: OrderQualityJson | None
+    order_quality_unknown: str | None
 
 
 class SampleColumnJson(TypedDict):
@@ -321,13 +326,14 @@ class StockJson(TypedDict):
 
 
 class CommitContentsJson(TypedDict):
-    """A commit: what is on the shelves, the models and runs that came with it, and how to reproduce these."""
+    """A commit: what is on the shelves, the models and runs that came with it, and ``reproduce``: a command for each of
+    the searches among these that can be trained again."""
 
     commit: CommitJson
     things: Sequence[ListedThingJson]
     models: Sequence[str]
     runs: Sequence[str]
-    reproduce: str | None
+    reproduce: Sequence[str]
 
 
 # What is sent

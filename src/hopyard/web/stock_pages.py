@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,6 +22,7 @@ from hopyard.stockroom import StockRoom
 from hopyard.stockroom.catalog.shelves import Shelves, list_shelves
 from hopyard.stockroom.models import describe
 from hopyard.stockroom.records import thing_of
+from hopyard.tune.stock import is_reproducible
 from hopyard.web.answers import answer
 from hopyard.web.places import ShownPlace, place_of
 from hopyard.web.requests import whole
@@ -83,7 +87,7 @@ class StockPages:
                     "things": things,
                     "models": [path for path in sorted(new) if path.startswith("model/")],
                     "runs": runs,
-                    "reproduce": f"hopyard stock reproduce {commit.digest[:12]}" if runs else None,
+                    "reproduce": _reproducing(room, commit.digest, runs),
                 }
             )
 
@@ -100,6 +104,19 @@ class StockPages:
 
     def _room(self, request: Request) -> StockRoom:
         return place_of(self._places, request.path_params["place"]).stockroom()
+
+
+def _reproducing(room: StockRoom, commit: str, runs: Sequence[str]) -> list[str]:
+    """Commands that train again the searches among the runs that came with a commit, in the stockroom's folder."""
+    shelf = room.at(commit).experiment
+    views = [shelf.run(thing_of(path)[1]) for path in runs]
+    searches = [view for view in views if is_reproducible(view)]
+    command = (
+        f"cd {shlex.quote(str(room.place.root.resolve()))} && hopyard stock reproduce {commit[:12]} --trust"
+    )
+    if len(searches) == 1:
+        return [command]
+    return [f"{command} --run {shlex.quote(view.id)}" for view in searches]
 
 
 def _things(shown: Shelves) -> list[shapes.ListedThingJson]:

@@ -233,5 +233,11 @@ def _say_if_petastorm(place: Store, files: ForeignFiles, options: OpeningOptions
     warn_of_encoded(place, place.url, [name for name in encoded if name not in options.decode])
 
 
+def holds_plain_parquet(store: Store) -> bool:
+    """Whether Parquet files that ``prepare`` did not write are in a store: ``open_dataset`` reads them as they are, if
+    there is no prepared dataset."""
+    return store.has_root and any(_is_source(entry.name) for entry in store.list())
+
+
 def _is_source(name: str) -> bool:
     return name.lower().endswith(PARQUET) and not is_hidden(name) and name.split("/")[0] not in _NO_SOURCES
