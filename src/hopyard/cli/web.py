@@ -56,9 +56,11 @@ def web(
     if stores[0] == "export":
         _export(stores[1:], overwrite)
         return
-    from hopyard.web.places import find_places
+    from hopyard.web.places import find_places, missing_places
 
     places = find_places(stores)
+    if missing := missing_places(places):
+        say(f"{missing} The others are shown.", style="yellow")
     with _listening(port) as listening:
         own = listening.getsockname()[1]
         token = None if read_only else secrets.token_urlsafe(18)
