@@ -29,8 +29,8 @@ from hopyard.training.torch.forward import Forward
 from hopyard.training.torch.pack_losses import MemberLosses, PackLosses
 from hopyard.training.torch.session import Flags, generators_kept
 from hopyard.training.torch.stack import Stack, same_numbers
-from hopyard.training.torch.tape import NotRecordedError
-from hopyard.training.torch.taped import Member, Unison, is_pure, structure_of
+from hopyard.training.torch.tape import _NotRecordedError
+from hopyard.training.torch.taped import Member, Tapes, Unison, is_pure, structure_of
 from hopyard.training.torch.training import Sums, TrainingPass, groups_of
 from hopyard.training.torch.validation import add_batch
 
@@ -62,6 +62,7 @@ class Parts(NamedTuple):
     Attributes:
         chain: layers of the head, or why there are none.
         marks: gives marks of all that the model and functions of the user keep beside parameters and buffers.
+        tapes: what was recorded of it, over a base.
     """
 
     estimator: Any
@@ -75,6 +76,7 @@ class Parts(NamedTuple):
     trunk_weights: str | None
     base: Base | None
     marks: Callable[[], Any]
+    tapes: Tapes
 
 
 def signature_of(parts: Parts) -> tuple[str, str]:
@@ -391,7 +393,9 @@ def _unison(signature: str, members: Sequence[PackMember]) -> Unison:
 
 def _over_base(parts: Parts, generator: torch.Generator) -> Member:
     assert parts.base is not None, "its signature is that of models over a base"
-    return Member(parts.head, parts.base, parts.forward, trained_of(parts), parts.marks, generator)
+    return Member(
+        parts.head, parts.base, parts.forward, trained_of(parts), parts.marks, parts.tapes, generator
+    )
 
 
 def measure_members(
@@ -445,7 +449,7 @@ def _measure_over_base(
         for batch in batches:
             try:
                 results = unison.results(batch)
-            except NotRecordedError:
+            except _NotRecordedError:
                 return None
             for slot, (member, metric, result) in enumerate(zip(members, metrics, results, strict=True)):
                 if found[slot] is None:
@@ -609,16 +613,23 @@ def _probed_over_base(signature: str, members: Sequence[PackMember], batch: Batc
     gains: dict[int, float] = {}
     begun = time.monotonic()
     with _copies_over_base(signature, members[:1]) as one:
-        alone = _seconds(partial(one.gradients_alone, 0, batch, share, False))
+        one.gradients_alone(0, batch, share, add=False)
+        before = time.process_time()
+        one.gradients_alone(0, batch, share, add=False)
+        alone = time.process_time() - before
     while widths and (not gains or time.monotonic() - begun < _MOST_PROBE_SECONDS):
         fitting = [width for width in widths if 3 * width * alone < _MOST_PROBE_SECONDS]
         widths.remove(width := max(fitting) if fitting else min(widths))
         with _copies_over_base(signature, members[:width]) as unison:
             try:
                 unison.prepare(batch, share)
-            except NotRecordedError as error:
+            except _NotRecordedError as error:
                 return str(error)
-            gains[width] = alone * width / _seconds(partial(unison.gradients, batch, share, add=False))
+            gains[width] = _gain(
+                partial(unison.gradients_alone, 0, batch, share, add=False),
+                partial(unison.gradients, batch, share, add=False),
+                width,
+            )
         if gains[width] > _LARGE_GAIN:
             break
     return _chosen(signature, gains, len(members), WIDTHS_OVER_BASE[0])
@@ -691,17 +702,3 @@ def _gain(alone: Callable[[], Any], together: Callable[[], Any], width: int) -> 
         ones.append(between - begun)
         stacks.append(time.process_time() - between)
     return min(ones) / max(min(stacks), 1e-9)
-
-
-def _seconds(call: Callable[[], Any]) -> float:
-    """CPU seconds of a call: the least of some, of one if it is long; the first is not counted."""
-    before = time.monotonic()
-    call()
-    least = 3 if time.monotonic() - before < _PROBE_SECONDS else 1
-    times: list[float] = []
-    end = time.monotonic() + _PROBE_SECONDS
-    while len(times) < least or time.monotonic() < end:
-        begun = time.process_time()
-        call()
-        times.append(time.process_time() - begun)
-    return min(times)

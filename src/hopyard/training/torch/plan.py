@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hopyard.training.torch.rules import VIEWS, Call, Differing, Handle, NoRuleError, Rule, rules_for
+from hopyard.training.torch.rules import VIEWS, Call, Differing, Handle, Rule, _NoRuleError, rules_for
 from hopyard.training.torch.stack import draws_of, same_numbers
-from hopyard.training.torch.tape import NotRecordedError, Operation, Ref, Tape, mapped, refs_in
+from hopyard.training.torch.tape import Operation, Ref, Tape, _NotRecordedError, mapped, refs_in
 
 _LARGE = 1 << 15
 """Numbers of a member's tensor, from which on joining those of all members costs more than a call for each."""
@@ -27,7 +27,7 @@ system each time, and a call for each costs nothing beside them."""
 _ATEN: Any = torch.ops.aten
 
 
-class OtherBranchError(Exception):
+class _OtherBranchError(Exception):
     """A computation would read other numbers in a batch than it did when it was recorded."""
 
 
@@ -89,7 +89,7 @@ class Plan:
         """The tapes' result, with a :class:`Spread` for each tensor, and with :class:`Differing` options.
 
         Raises:
-            OtherBranchError: the batch asks for a computation that is not on the tapes.
+            _OtherBranchError: the batch asks for a computation that is not on the tapes.
         """
         sources: dict[str, Any] = {
             "shared": inputs.shared,
@@ -124,7 +124,7 @@ def plan_for(tapes: Sequence[Tape], inputs: Inputs) -> Plan:
         inputs: to compare operations on. Their generators and tensors are left as they are.
 
     Raises:
-        NotRecordedError: there is none.
+        _NotRecordedError: there is none.
     """
     with torch.no_grad():
         builder = _Builder(tapes, inputs)
@@ -160,7 +160,7 @@ class _Builder:
         self._writes: set[str] = set()
         self._reads = False
         if len({len(tape.operations) for tape in tapes}) > 1:
-            raise NotRecordedError("members do not do the same operations")
+            raise _NotRecordedError("members do not do the same operations")
         self._last_use: dict[int, int] = {}
         self._last_write: dict[int, int] = {}
         for place, operation in enumerate(tapes[0].operations):
@@ -274,9 +274,9 @@ class _Builder:
 
     def _constants_of(self, number: int) -> _Held:
         if not all(number in tape.constants for tape in self._tapes):
-            raise NotRecordedError("members do not do the same operations")
+            raise _NotRecordedError("members do not do the same operations")
         if self._tapes[0].storages[number] in self._last_write:
-            raise NotRecordedError("it changes a tensor in place that is no parameter and no buffer")
+            raise _NotRecordedError("it changes a tensor in place that is no parameter and no buffer")
         values = [tape.constants[number] for tape in self._tapes]
         if all(same_numbers(values[0], value) for value in values):
             return _Held(one=self._constant(values[0]))
@@ -325,7 +325,7 @@ class _Builder:
             or other.written != first.written
             for other in operations
         ):
-            raise NotRecordedError("members do not do the same operations")
+            raise _NotRecordedError("members do not do the same operations")
         arguments = _merged([operation.arguments for operation in operations])
         keywords = _merged([operation.keywords for operation in operations])
         refs = list(refs_in([arguments, keywords]))
@@ -360,7 +360,7 @@ class _Builder:
         if any(self._of(ref.number).one is None for ref in refs_in([arguments, keywords])) or any(
             other.read != first.read for other in operations
         ):
-            raise NotRecordedError("it reads numbers that members' own tensors decide")
+            raise _NotRecordedError("it reads numbers that members' own tensors decide")
         assert first.read is not None
         self._emit(_check_read, first.function, first.read[0], *mapped(arguments, self._one))
         self._reads = True
@@ -371,7 +371,7 @@ class _Builder:
             for other, name in self._tapes[0].given.items():
                 if self._storages[other] == storage:
                     if name in self._inputs.shared or name in self._inputs.stacked:
-                        raise NotRecordedError(f"it changes {name} in place")
+                        raise _NotRecordedError(f"it changes {name} in place")
                     self._writes.add(name)
 
     def _results(self, operation: Operation, arguments: Any, keywords: Any) -> list[Any]:
@@ -423,7 +423,7 @@ class _Builder:
             options = mapped(keywords, own)
             if _is_random(operation):
                 if not any(each.name == "generator" for each in operation.function._schema.arguments):
-                    raise NotRecordedError(
+                    raise _NotRecordedError(
                         f"it calls {operation.function}, which draws from PyTorch's generator alone"
                     )
                 generator = _copied(self._inputs.generators[member])
@@ -512,7 +512,7 @@ def _item(values: Sequence[Any], place: int) -> Any:
 
 def _check_read(function: Any, expected: Any, *arguments: Any) -> None:
     if function(*arguments) != expected:
-        raise OtherBranchError
+        raise _OtherBranchError
 
 
 def _is_kept(node: Any) -> bool:
@@ -550,7 +550,7 @@ def _is_exact(rule: Rule, call: Call, is_mutable: bool) -> bool:
         least = min(each.numel() for each in call.like if each is not None) * call.count
         others = [call.redrawn(draw) for draw in range(1, draws_of(max(1, least)))]
         return all(_agrees(rule(_computed, other), other) for other in others)
-    except (NoRuleError, RuntimeError, ValueError, IndexError, TypeError):
+    except (_NoRuleError, RuntimeError, ValueError, IndexError, TypeError):
         return False
 
 
@@ -601,22 +601,22 @@ def _merged(values: Sequence[Any]) -> Any:
     """One value for those of all members, with :class:`Differing` where they differ.
 
     Raises:
-        NotRecordedError: other tensors are in other places.
+        _NotRecordedError: other tensors are in other places.
     """
     first = values[0]
     if isinstance(first, Ref) or any(isinstance(each, Ref) for each in values):
         if any(each != first or not isinstance(each, Ref) for each in values):
-            raise NotRecordedError("members do not do the same operations")
+            raise _NotRecordedError("members do not do the same operations")
         return first
     if isinstance(first, dict):
         if any(each.keys() != first.keys() for each in values):
-            raise NotRecordedError("members do not do the same operations")
+            raise _NotRecordedError("members do not do the same operations")
         return {key: _merged([each[key] for each in values]) for key in first}
     if isinstance(first, (tuple, list)):
         if next(refs_in(first), None) is None and not any(isinstance(each, (tuple, dict)) for each in first):
             return first if all(_equal(each, first) for each in values) else Differing(values)
         if any(not isinstance(each, (tuple, list)) or len(each) != len(first) for each in values):
-            raise NotRecordedError("members do not do the same operations")
+            raise _NotRecordedError("members do not do the same operations")
         merged = [_merged(items) for items in zip(*values, strict=True)]
         return merged if isinstance(first, list) else tuple(merged)
     return first if all(_equal(each, first) for each in values) else Differing(values)

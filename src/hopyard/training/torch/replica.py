@@ -40,6 +40,7 @@ from hopyard.training.torch.pack import (
 )
 from hopyard.training.torch.session import Flags, resolve_device
 from hopyard.training.torch.stack import chain_of
+from hopyard.training.torch.taped import Tapes
 from hopyard.training.torch.training import Sums, TrainingPass
 from hopyard.training.torch.trunk import Trunk, TrunkBinding, WithTrunk
 from hopyard.training.torch.validation import measure
@@ -98,6 +99,7 @@ class TorchReplica(Replica):
         )
         self._fingerprint_when_built = self._fingerprint()
         self._hidden: list[str] = []
+        self._tapes: Tapes = {}
         self._flags = Flags.now()  # with what the estimator function set
 
     def _put_before(self, trunk: torch.nn.Module, binding: TrunkBinding, device: torch.device) -> None:
@@ -174,6 +176,7 @@ class TorchReplica(Replica):
             self.trunk_weights,
             self._frozen_base,
             self._marks,
+            self._tapes,
         )
 
     def _marks(self) -> dict[Name, Any]:

@@ -14,7 +14,7 @@ import torch
 _ATEN: Any = torch.ops.aten
 
 
-class NoRuleError(Exception):
+class _NoRuleError(Exception):
     """An operation has no form for all members at once."""
 
 
@@ -57,7 +57,7 @@ Rule: TypeAlias = Callable[[Emit, "Call"], list[Any]]
 """Does a call for all members. Gives handles of its results, with None for what is no tensor.
 
 Raises:
-    NoRuleError: it cannot.
+    _NoRuleError: it cannot.
 """
 
 
@@ -151,7 +151,7 @@ class Call:
         """Handles of the results of a call."""
         for value in [*arguments, *keywords.values()]:
             if isinstance(value, Differing):
-                raise NoRuleError
+                raise _NoRuleError
         found = emit(function or self.function, *arguments, **keywords)
         if not isinstance(found.value, (list, tuple)):
             return [found]
@@ -200,7 +200,7 @@ def _pair(handle: Handle) -> tuple[Any, Any]:
 def _rows(emit: Emit, handle: Handle, count: int) -> Handle:
     """The members' rows, one member's behind another's."""
     if not handle.stacked or handle.rank == 0:
-        raise NoRuleError
+        raise _NoRuleError
     return emit(_ATEN.reshape.default, handle, [count * handle.shape[0], *handle.shape[1:]])  # type: ignore[no-any-return]
 
 
@@ -208,7 +208,7 @@ def _of_rows(emit: Emit, handle: Any, like: Any, count: int) -> Any:
     if handle is None:
         return None
     if like is None or like.dim() == 0 or handle.value.shape[0] != count * like.shape[0]:
-        raise NoRuleError
+        raise _NoRuleError
     return emit(_ATEN.view.default, handle, [count, *like.shape])
 
 
@@ -224,7 +224,7 @@ def _pointwise(emit: Emit, call: Call) -> list[Any]:
         value = call.options[argument.name]
         if isinstance(value, Differing):
             if len(dtypes) > 1 or str(argument.type) != "Tensor" or not next(iter(dtypes)).is_floating_point:
-                raise NoRuleError
+                raise _NoRuleError
             numbers = torch.tensor(value.values, dtype=dtypes.pop()).view(call.count, *[1] * rank)
             options[argument.name] = emit(torch.Tensor.detach, numbers)
             options[argument.name].stacked = True
@@ -251,7 +251,7 @@ def _shifted(emit: Emit, call: Call) -> list[Any]:
         given = call.options[name]
         if given is None or given == []:
             if call.function in (_ATEN.argmax.default, _ATEN.argmin.default):
-                raise NoRuleError
+                raise _NoRuleError
             options[name] = list(range(1, rank + 1))
         elif isinstance(given, (list, tuple)):
             options[name] = [_later(each, rank) for each in given]
@@ -270,7 +270,7 @@ def _shifted(emit: Emit, call: Call) -> list[Any]:
 
 def _later(dim: Any, rank: int) -> int:
     if not isinstance(dim, int):
-        raise NoRuleError
+        raise _NoRuleError
     return dim + rank + 1 if dim < 0 else dim + 1
 
 
@@ -289,7 +289,7 @@ def _whole_sum(emit: Emit, call: Call) -> list[Any]:
         return _shifted(emit, call)
     dims = list(range(1, handle.rank + 1))
     if not dims:
-        raise NoRuleError
+        raise _NoRuleError
     return _stacked(call.done(emit, [arguments[0], dims], keywords, _OF_ALL[call.function]))
 
 
@@ -304,7 +304,7 @@ _OF_ALL = {
 def _transposed(emit: Emit, call: Call) -> list[Any]:
     (handle,) = call.handles()
     if handle.rank != 2:
-        raise NoRuleError
+        raise _NoRuleError
     return _stacked([emit(_ATEN.transpose.int, handle, 1, 2)])
 
 
@@ -320,10 +320,10 @@ def _product_of_rows(emit: Emit, call: Call) -> list[Any]:
     """The members' rows times one matrix."""
     first, second = (call.options[name] for name in _FACTORS[call.function])
     if second.stacked or not first.stacked or first.value.flatten(0, 1).data_ptr() != first.value.data_ptr():
-        raise NoRuleError
+        raise _NoRuleError
     bias = call.options["self"]
     if bias is not first and bias.stacked:
-        raise NoRuleError
+        raise _NoRuleError
     arguments, keywords = call.changed(
         lambda handle: _rows(emit, handle, call.count) if handle is first else handle
     )
@@ -338,7 +338,7 @@ def _product_of_slots(emit: Emit, call: Call) -> list[Any]:
     if call.function is _ATEN.mm.default:
         return _stacked([emit(_ATEN.bmm.default, first, second)])
     if call.options["beta"] != 1 or call.options["alpha"] != 1:
-        raise NoRuleError
+        raise _NoRuleError
     bias = call.options["self"]
     if bias.stacked:
         bias = emit(_ATEN.view.default, bias, [call.count, *[1] * (2 - bias.rank), *bias.shape])
@@ -358,7 +358,7 @@ def _by_rows(emit: Emit, call: Call) -> list[Any]:
     rows = {handle.shape[0] for handle in batched if handle.rank}
     others = [handle for handle in call.handles() if all(handle is not each for each in batched)]
     if len(rows) != 1 or any(handle.rank == 0 for handle in batched) or any(each.stacked for each in others):
-        raise NoRuleError
+        raise _NoRuleError
     mask = call.options.get("attn_mask")
 
     def of_all(handle: Handle) -> Handle:

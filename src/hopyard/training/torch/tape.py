@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class NotRecordedError(Exception):
+class _NotRecordedError(Exception):
     """A computation cannot be done again from a tape; says why."""
 
 
@@ -106,7 +106,7 @@ def record(compute: Callable[[], Any], named: Mapping[str, torch.Tensor]) -> Tap
         named: tensors from outside, by names; of equal ones the first name counts.
 
     Raises:
-        NotRecordedError: it does what cannot be recorded.
+        _NotRecordedError: it does what cannot be recorded.
     """
     recorder = _Recorder(named)
     with recorder:
@@ -148,7 +148,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif isinstance(found, (bool, int, float)):
             self._operations.append(Operation(func, *arguments, (), (found,), frozenset()))
         else:
-            raise NotRecordedError(f"it calls {func}, which gives no tensor")
+            raise _NotRecordedError(f"it calls {func}, which gives no tensor")
         return found
 
     def _ref(self, value: Any) -> Any:
@@ -161,7 +161,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if place in self._names:
             self._given[number] = self._names[place]
         elif place[0] in self._made or place[0] in self._named_memory:
-            raise NotRecordedError("it reads memory of a tensor in a way that is not recorded")
+            raise _NotRecordedError("it reads memory of a tensor in a way that is not recorded")
         else:
             self._constants[number] = value.detach()
         return Ref(number)
@@ -188,7 +188,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _place(tensor: torch.Tensor) -> _Place:
     if tensor.layout != torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        raise NotRecordedError(f"it has a tensor of another kind ({type(tensor).__name__}, {tensor.layout})")
+        raise _NotRecordedError(f"it has a tensor of another kind ({type(tensor).__name__}, {tensor.layout})")
     storage: Any = tensor.untyped_storage()
     return storage._cdata, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
@@ -206,14 +206,14 @@ def _written(func: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> lis
 
 
 def _check_size(func: Any, args: Sequence[Any]) -> None:
-    """Raise NotRecordedError if the size of the result depends on values."""
+    """Raise _NotRecordedError if the size of the result depends on values."""
     if torch.Tag.dynamic_output_shape not in func.tags:
         return
     indices = args[1] if func in _INDEXING and len(args) > 1 else [None]
     if not all(
         isinstance(each, torch.Tensor) and each.dtype in _INTEGERS for each in indices if each is not None
     ) or (func not in _INDEXING):
-        raise NotRecordedError(f"it calls {func}, whose result has a size that depends on values")
+        raise _NotRecordedError(f"it calls {func}, whose result has a size that depends on values")
 
 
 _INTEGERS = (torch.int64, torch.int32)

@@ -15,7 +15,6 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -26,10 +25,10 @@ from hopyard.errors import EstimatorError
 from hopyard.training.torch import hidden
 from hopyard.training.torch.base import Base
 from hopyard.training.torch.forward import BatchResult, Forward
-from hopyard.training.torch.plan import Inputs, OtherBranchError, Plan, Spread, plan_for
+from hopyard.training.torch.plan import Inputs, Plan, Spread, _OtherBranchError, plan_for
 from hopyard.training.torch.rules import Differing
 from hopyard.training.torch.stack import aligned, same_numbers
-from hopyard.training.torch.tape import NotRecordedError, Tape, mapped, record
+from hopyard.training.torch.tape import Tape, _NotRecordedError, mapped, record
 from hopyard.wording import some_names
 
 Found: TypeAlias = tuple[torch.Tensor, Any, Mapping[str, Any]]
@@ -37,26 +36,11 @@ Found: TypeAlias = tuple[torch.Tensor, Any, Mapping[str, Any]]
 
 _MOST_BRANCHES = 3
 _MOST_PLANS = 64
+_MOST_FORMS = 16
 _OFTEN = 4
 """Batches of a shape, beside the first one, that are computed in turns before a plan for them is worth it."""
 
 _HEAD, _BATCH, _SHARE = "model: ", "batch: ", "share of the group"
-
-
-class Member(NamedTuple):
-    """A model over a base.
-
-    Attributes:
-        trained: parameters that the optimizer trains.
-        marks: gives marks of all that the model and functions of the user keep beside parameters and buffers.
-    """
-
-    head: nn.Module
-    base: Base
-    forward: Forward
-    trained: Sequence[nn.Parameter]
-    marks: Callable[[], Any]
-    generator: torch.Generator
 
 
 _Form: TypeAlias = tuple[Any, ...]
@@ -72,7 +56,27 @@ class _Recorded(NamedTuple):
     outputs: Any
 
 
-_tapes: WeakKeyDictionary[nn.Module, dict[_Form, list[_Recorded]]] = WeakKeyDictionary()
+Tapes: TypeAlias = dict[_Form, list[_Recorded]]
+
+
+class Member(NamedTuple):
+    """A model over a base.
+
+    Attributes:
+        trained: parameters that the optimizer trains.
+        marks: gives marks of all that the model and functions of the user keep beside parameters and buffers.
+        tapes: what was recorded of it, by the form of batches.
+    """
+
+    head: nn.Module
+    base: Base
+    forward: Forward
+    trained: Sequence[nn.Parameter]
+    marks: Callable[[], Any]
+    tapes: Tapes
+    generator: torch.Generator
+
+
 _plans: dict[Any, Plan] = {}
 _met: dict[Any, int] = {}
 
@@ -187,7 +191,7 @@ class Unison:
         """Results of a batch in validation.
 
         Raises:
-            NotRecordedError: members draw random numbers, each from a generator that it must set itself.
+            _NotRecordedError: members draw random numbers, each from a generator that it must set itself.
         """
         found = self._planned(batch, None)
         return [self._result(slot, batch, found) for slot in range(len(self._members))]
@@ -200,7 +204,7 @@ class Unison:
                 with torch.no_grad():
                     result = forward(batch, training=False)
                 if not torch.equal(before, torch.get_rng_state()):
-                    raise NotRecordedError("it draws random numbers in validation")
+                    raise _NotRecordedError("it draws random numbers in validation")
                 return result
             measured, outputs = _of(found, slot)
             if measured is None:
@@ -208,7 +212,7 @@ class Unison:
                     return forward.result(outputs, batch, training=False)
             loss, weight, values = measured
             return BatchResult(loss, weight, None, None, values)
-        except NotRecordedError:
+        except _NotRecordedError:
             raise
         except Exception as error:  # of the user's loss or step, which refuse what this member gives
             return error
@@ -276,7 +280,7 @@ class Unison:
             for plan, _ in branches:
                 try:
                     return self._ran(plan, inputs)
-                except OtherBranchError:
+                except _OtherBranchError:
                     continue
             if len(branches) < _MOST_BRANCHES and self._is_worth_it(form):
                 self.prepare(batch, share)
@@ -287,7 +291,7 @@ class Unison:
 
     def _is_worth_it(self, form: _Form) -> bool:
         """Whether batches are of this form so often that a plan for them pays."""
-        key = (self._signature, form)
+        key = (self._signature, form, len(self._branches[form]))
         _met[key] = _met.get(key, 0) + 1
         return _met[key] == 1 + _OFTEN or (not self._trains and len(self._branches) == 1 and _met[key] == 1)
 
@@ -329,7 +333,7 @@ class Unison:
 
     def _known(self, form: _Form) -> list[tuple[Plan, Any]]:
         """Plans for tapes that all members have."""
-        first, *others = (_tapes.get(member.head, {}).get(form, []) for member in self._members)
+        first, *others = (member.tapes.get(form, []) for member in self._members)
         found = []
         for recorded in first:
             alike = [
@@ -350,7 +354,7 @@ class Unison:
         """Make a plan for batches like this one.
 
         Raises:
-            NotRecordedError: there is none, or it does not give the members' own bits.
+            _NotRecordedError: there is none, or it does not give the members' own bits.
         """
         form = self._form(batch, share)
         copies = [member._replace(generator=_copied(member.generator)) for member in self._members]
@@ -360,7 +364,7 @@ class Unison:
                 kept, result = self._recorded(member, batch, share)
                 recorded.append(kept)
                 alone.append(result)
-                _put(own.head, form, kept)
+                _put(own.tapes, form, kept)
             self._check_rows(copies[0], batch, share, recorded[0])
             key = self._key(form, recorded)
             if key not in _plans:
@@ -369,7 +373,7 @@ class Unison:
                 )
                 plan = plan_for([each.tape for each in recorded], inputs)
                 if not self._trains and any(kind == "generator" for kind, _ in plan.takes):
-                    raise NotRecordedError("it draws random numbers in validation")
+                    raise _NotRecordedError("it draws random numbers in validation")
                 self._check(self._ran(plan, inputs), alone)
                 if len(_plans) >= _MOST_PLANS:
                     del _plans[next(iter(_plans))]
@@ -380,21 +384,21 @@ class Unison:
         """Compare what a plan gave with what members gave, each alone."""
         for slot, own in enumerate(alone):
             if not _agree(_of(found[0], slot), own[0]):
-                raise NotRecordedError(
+                raise _NotRecordedError(
                     "the loss would not have the same bits"
                     if self._trains
                     else "validation would not have the same bits"
                 )
             if not self._trains:
                 if not _agree(_of(found[1], slot), own[1]):
-                    raise NotRecordedError("the outputs would not have the same bits")
+                    raise _NotRecordedError("the outputs would not have the same bits")
                 continue
             for place, (gradient, single) in enumerate(zip(_of(found[1], slot), own[1], strict=True)):
                 if not _agree(gradient, single):
                     named = self._members[0].head.named_parameters()
                     trained = self._members[0].trained[place]
                     name = next(name for name, each in named if each is trained)
-                    raise NotRecordedError(f"the gradient of {name} would not have the same bits")
+                    raise _NotRecordedError(f"the gradient of {name} would not have the same bits")
 
     def _recorded(self, member: Member, batch: Batch, share: float | None) -> tuple[_Recorded, Any]:
         """A tape of what a member does with a batch, and what it gave."""
@@ -412,9 +416,9 @@ class Unison:
         with _buffers_kept([member]), _drawing_from(_copied(member.generator)):
             tape = record(compute, {**_tensors(member.head), **_named(batch, shared)})
         if _surroundings() != surroundings:
-            raise NotRecordedError("it draws random numbers that are not PyTorch's")
+            raise _NotRecordedError("it draws random numbers that are not PyTorch's")
         if names := hidden.differences(marks, now := member.marks(), ()):
-            raise NotRecordedError(f"it changes {some_names(names, 3)}")
+            raise _NotRecordedError(f"it changes {some_names(names, 3)}")
         outputs = mapped(returned[0][2], _stand_in)
         return _Recorded(tape, tape.digest(), tape.reads(), now, outputs), returned[0][:2]
 
@@ -425,7 +429,7 @@ class Unison:
             return
         again, _ = self._recorded(member, other, share)
         if again.reads == recorded.reads and again.digest != recorded.digest:
-            raise NotRecordedError("it does other things with other rows")
+            raise _NotRecordedError("it does other things with other rows")
 
 
 # One member -----------------------------------------------------------------------------------
@@ -467,7 +471,7 @@ def _validated(member: Member, batch: Batch) -> tuple[Any, Any, Any]:
     with forward.autocast():
         outputs = forward.outputs(batch)
     if type(outputs) not in (torch.Tensor, tuple, list, dict):
-        raise NotRecordedError(f"its outputs are a {type(outputs).__name__}")
+        raise _NotRecordedError(f"its outputs are a {type(outputs).__name__}")
     return None, outputs, None
 
 
@@ -490,8 +494,9 @@ def _named(batch: Batch, share: torch.Tensor | None) -> dict[str, torch.Tensor]:
     return found if share is None else {**found, _SHARE: share}
 
 
-def _put(head: nn.Module, form: _Form, recorded: _Recorded) -> None:
-    tapes = _tapes.setdefault(head, {})
+def _put(tapes: Tapes, form: _Form, recorded: _Recorded) -> None:
+    if form not in tapes and len(tapes) >= _MOST_FORMS:
+        del tapes[next(iter(tapes))]
     tapes[form] = [each for each in tapes.get(form, []) if each.reads != recorded.reads] + [recorded]
 
 
