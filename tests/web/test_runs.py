@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 from hopyard.cli import app
 from hopyard.hopper.journal import Journal, JournalFollower, read_records
+from hopyard.hopper.segments import Segments
 from hopyard.storage import LocalStore
 from hopyard.tune import open_run
 from hopyard.web.runs import schedule_bytes
@@ -355,6 +356,40 @@ def test_a_damaged_run_hides_no_other(place: Path, serve: Any, tmp_path: Path) -
         assert listed["damaged"]["status"] == "unreadable"
         assert "journal" in listed["damaged"]["error"]
         assert client.get("/api/runs/0/damaged").status == 503
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"hello", b"[1]", b"[" * 100_000, b'{"r":"run","created":%b}' % (b"9" * 5000)],
+    ids=lambda line: str(line[:9]),
+)
+@pytest.mark.parametrize("looked", [False, True])
+def test_a_journal_with_what_is_no_record_hides_no_other_run_and_may_be_mended(
+    line: bytes, looked: bool, place: Path, serve: Any, tmp_path: Path
+) -> None:
+    shutil.copytree(place, tmp_path / "store")
+    shutil.copytree(place / "runs" / RUN, tmp_path / "store" / "runs" / "odd")
+    journal = LocalStore(tmp_path / "store").runs.at("odd/journal")
+    kept = {entry.name: journal.get(entry.name) for entry in journal.list()}
+    with serve([str(tmp_path / "store")]) as client:
+        if looked:
+            assert client.get("/api/runs/0/odd").json["num_trials"] == 12
+        for name in kept:
+            journal.delete(name)
+        Segments(LocalStore(tmp_path / "store").runs.at("odd")).append(line + b"\n")
+        for _ in range(2):
+            listed = {row["run"]: row for row in client.get("/api/runs").json["runs"]}
+            assert listed[RUN]["status"] == "completed"
+            assert (listed["odd"]["status"], "has a line that is no record" in listed["odd"]["error"]) == (
+                "unreadable",
+                True,
+            )
+            found = client.get("/api/runs/0/odd")
+            assert (found.status, "has a line that is no record, but" in found.error) == (503, True)
+        journal.delete("000000000001")
+        for name, data in kept.items():
+            journal.put(name, data)
+        assert client.get("/api/runs/0/odd").json["num_trials"] == 12
 
 
 def test_a_store_that_vanishes_is_said_to_be_gone(place: Path, serve: Any, tmp_path: Path) -> None:

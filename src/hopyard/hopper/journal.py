@@ -62,7 +62,7 @@ def read_records(store: Store) -> Iterator[JournalRecord]:
     """
     segments = Segments(store)
     for body in segments.read():
-        yield from _records_in(body)
+        yield from _records_in(body, store.url)
     if segments.torn is not None:
         number, size = segments.torn
         warnings.warn(
@@ -72,11 +72,12 @@ def read_records(store: Store) -> Iterator[JournalRecord]:
         )
 
 
-def _records_in(body: bytes) -> Iterator[JournalRecord]:
+def _records_in(body: bytes, where: str) -> Iterator[JournalRecord]:
     """The records of a segment. Where they are many, pydantic's parser reads them: the same values in a third of the
     time, except for what only Python's reads, such as halves of surrogate pairs."""
     if len(body) < _LARGE:
-        yield from map(json.loads, body.splitlines())
+        for line in body.splitlines():
+            yield _record(line, where)
         return
     from pydantic_core import from_json
 
@@ -84,30 +85,46 @@ def _records_in(body: bytes) -> Iterator[JournalRecord]:
         try:
             record = from_json(line, cache_strings="keys")
         except ValueError:
-            record = json.loads(line)
-        yield record
+            record = None
+        yield record if isinstance(record, dict) else _record(line, where)
+
+
+def _record(line: bytes, where: str) -> JournalRecord:
+    """A record, from its line.
+
+    Raises:
+        CorruptError: it is none, though it is what was written: another program wrote it.
+    """
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise CorruptError(
+            f"the journal in {where} has a line that is no record, but {line[:60]!r}. Restore it from a copy, or start "
+            "the run anew with fresh=True."
+        )
+    return record
 
 
 def first_and_last(store: Store) -> tuple[JournalRecord, JournalRecord]:
     """The first and the last record of the run in ``store``, without reading the others; empty ones if it has none."""
     first, last = (body or b"{}" for body in Segments(store).ends())
-    return json.loads(first.splitlines()[0]), json.loads(last.splitlines()[-1])
+    return _record(first.splitlines()[0], store.url), _record(last.splitlines()[-1], store.url)
 
 
 def first_record(store: Store) -> JournalRecord:
     """The first record of the run in ``store``, by which it is told from another of its name; an empty one if there is
     none, or none that can be read."""
     try:
-        record = json.loads(Segments(store).first_line())
-    except (CorruptError, ValueError):
+        return _record(Segments(store).first_line(), store.url)
+    except CorruptError:
         return {}
-    return record if isinstance(record, dict) else {}
 
 
 def last_record(store: Store) -> JournalRecord:
     """The last record of the run in ``store``, without reading the others; an empty one if it has none."""
-    record: JournalRecord = json.loads((Segments(store).end() or b"{}").splitlines()[-1])
-    return record
+    return _record((Segments(store).end() or b"{}").splitlines()[-1], store.url)
 
 
 def has_records(store: Store) -> bool:
@@ -131,7 +148,7 @@ class JournalFollower:
 
     def __init__(self, store: Store, from_end: bool = False) -> None:
         """``from_end``: without the records that are there already."""
-        self._segments = Segments(store)
+        self._segments, self._where = Segments(store), store.url
         if from_end:
             self._segments.seek_end()
 
@@ -148,7 +165,12 @@ class JournalFollower:
     def records(self) -> Iterator[JournalRecord]:
         """The records since the last call, one by one; to be read to their end."""
         for body in self._segments.read():
-            yield from _records_in(body)
+            try:
+                records = list(_records_in(body, self._where))
+            except CorruptError:
+                self._segments.last -= 1  # the next call tells it again, or finds it mended
+                raise
+            yield from records
 
     def new(self) -> list[JournalRecord]:
         """The records since the last call. If there are none, and there is a run, this costs one listing."""
@@ -171,7 +193,7 @@ class Records:
     def __iter__(self) -> Iterator[JournalRecord]:
         segments = Segments(self._store)
         for body in segments.read() if self._last else ():
-            yield from _records_in(body)
+            yield from _records_in(body, self._store.url)
             if segments.last >= self._last:
                 return
 
