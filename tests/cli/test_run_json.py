@@ -166,6 +166,31 @@ def test_a_killed_run(killed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (began["event"], ended["event"], ended["status"]) == ("run", "end", "interrupted")
 
 
+def test_commands_that_wait_for_a_killed_run_are_listed(
+    killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(killed, tmp_path / "own")
+    monkeypatch.chdir(tmp_path / "own")
+    [run] = document(typed("run", "list", "store"))
+    before = document(typed("run", "describe", "store", run["run"]))
+    assert before["waiting"] == []
+    assert 0 < before["progress"] < 1
+    assert before["expected_end_seconds"] is None, "nobody drives it"
+    for words in (
+        ["extend", "store", run["run"], "--num-epochs", "50"],
+        ["stop", "store", run["run"], "--trial", "0"],
+    ):
+        assert CliRunner().invoke(app, ["run", *words]).exit_code == 0
+    assert document(typed("run", "describe", "store", run["run"]))["waiting"] == [
+        "extend num_epochs=50",
+        "stop trial=0",
+    ]
+    text = CliRunner().invoke(app, ["run", "describe", "store", run["run"]]).output
+    assert f"; {before['progress']:.0%} done" in text
+    assert "waits until it goes on: extend num_epochs=50" in text
+    assert "waits until it goes on: stop trial=0" in text
+
+
 def test_compare(place: Path) -> None:
     run_id = the_run()
     [row] = document(typed("run", "compare", "store", run_id))

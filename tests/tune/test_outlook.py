@@ -96,6 +96,14 @@ def test_trials_that_are_still_to_begin_are_left() -> None:
     assert run.told() == (1 / 30, 2.0 + 29 * 2.0)
 
 
+def test_a_clone_is_more_to_do() -> None:
+    run = MadeUp(num_models=1)
+    run.trial(0)
+    run.visit(0, 0.0, 2.0)
+    run.apply({"r": "trial", "n": 1, "params": {}, "g": 0, "source": None, "draws": 0, "clone": 0})
+    assert run.told() == (1 / 20, 2.0 + 19 * 2.0)
+
+
 def test_a_run_that_is_extended_has_more_left() -> None:
     run = MadeUp(num_models=1)
     run.trial(0)

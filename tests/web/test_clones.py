@@ -1,4 +1,4 @@
-"""Clones that are asked for through the server, and what they do to a run's progress."""
+"""Clones that are asked for through the server."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import pytest
 from tests.web.conftest import RUN, TOKEN, search
 
 from hopyard import open_run
-from hopyard.hopper.state import RunState
 from hopyard.storage import LocalStore
-from hopyard.web.runs import progress_of
 
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -57,19 +55,3 @@ def test_a_clone_of_a_run_that_has_ended_is_kept_and_is_shown_once_it_goes_on(
         assert (clone["clone_of"], clone["copy_of"], clone["status"]) == (0, None, "completed")
         assert clone["params"] == {**before[0]["params"], "lr": 3}
     assert open_run(LocalStore(tmp_path / "own"), RUN).is_done
-
-
-def test_the_progress_of_a_run_counts_its_clones() -> None:
-    state = RunState()
-    header = {
-        "run_id": "r",
-        "layout": {"train": 2, "validate": 1},
-        "metric": {"key": "val_loss", "mode": "min"},
-    }
-    state.apply({"r": "run", **header, "num_epochs": 1, "settings": {"num_models": 3}})
-    for number in range(3):
-        state.apply({"r": "trial", "n": number, "params": {}, "g": 0, "source": None})
-        state.apply({"r": "end", "t": number, "status": "completed"})
-    assert progress_of(state) == 1.0
-    state.apply({"r": "trial", "n": 3, "params": {}, "g": 0, "source": None, "draws": 0, "clone": 0})
-    assert progress_of(state) == 0.75

@@ -6,7 +6,7 @@ a resumed run is where the journal ends by construction.
 
 Records::
 
-    {"r": "run", "run_id", "format", "created", "settings", "layout", "num_epochs", "order_groups", ...}
+    {"r": "run", "run_id", "format", "created", "settings", "layout", "num_epochs", "num_points", ...}
     {"r": "session", "driver", "host", "pid", "offset", "workers", "output", ...}   one per driver process
     {"r": "extend", "num_epochs", "settings"}                            the budget was raised
     {"r": "control", "c", "do", "trial", "z", "refused"}                 a user's command (hopper.control), and why not

@@ -62,9 +62,12 @@ class Searcher(ABC):
         independent: whether what it says of a trial depends on that trial's own calls alone (and on those of its
             replicates, in any order). If not, the order in which results arrive matters, and a reproducible run puts it
             ``InVirtualTime``.
+        num_points: how many points it trains to the end, unless it is told otherwise; None: it decides that as results
+            come.
     """
 
     independent: bool = False
+    num_points: int | None = None
 
     @abstractmethod
     def start(self) -> list[Operation]:

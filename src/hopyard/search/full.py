@@ -44,6 +44,7 @@ class FullLength(Searcher):
         else:
             integer("max_concurrent_trials", max_concurrent, 1)
         self.independent: bool = not proposer.learns
+        self.num_points: int | None = num_models
         self._proposer = proposer
         self._num_models = num_models
         self._visits = integer("visits", visits, 1)

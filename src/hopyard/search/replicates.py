@@ -27,6 +27,7 @@ class Replicated(Searcher):
 
     def __init__(self, searcher: Searcher, replicates: int) -> None:
         self.independent: bool = searcher.independent
+        self.num_points: int | None = searcher.num_points
         self._searcher = searcher
         self._replicates = integer("replicates", replicates, 1)
         self._living: dict[int, list[int]] = {}  # of each point

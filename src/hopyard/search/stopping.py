@@ -21,6 +21,7 @@ class EpochByEpoch(Searcher):
 
     def __init__(self, searcher: Searcher, epoch: int) -> None:
         self.independent: bool = searcher.independent
+        self.num_points: int | None = searcher.num_points
         self.epoch: int = integer("epoch", epoch, 1)
         self._searcher = searcher
         self._visits: dict[int, int] = {}

@@ -28,6 +28,7 @@ class InVirtualTime(Searcher):
 
     def __init__(self, searcher: Searcher) -> None:
         self.independent: bool = searcher.independent
+        self.num_points: int | None = searcher.num_points
         self._searcher = searcher
         self._now = 0
         self._visits: dict[int, int] = {}  # made in all, as far as the searcher was told

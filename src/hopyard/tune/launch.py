@@ -560,6 +560,7 @@ class Launch:
         program: str,
     ) -> JournalRecord:
         arguments = self._arguments
+        num_points = self._make_searcher(self._budget(layout.train)).num_points
         return {
             "r": "run",
             "run_id": run_id,
@@ -576,6 +577,7 @@ class Launch:
             "data": {"train": origin(splits.train), "val": origin(splits.val)},
             "command": command(),
             "program": program,
+            **({} if num_points is None else {"num_points": num_points}),
             **self._of_header,
         }
 

@@ -32,9 +32,9 @@ def outlook_of(state: RunState) -> Outlook:
     """The outlook of a run."""
     trials = state.trials.values()
     done = sum(trial.progress.trained - trial.began for trial in trials)
-    num_models = state.header["settings"].get("num_models")
+    num_points = planned_points(state)
     clones = sum(trial.clone_of is not None for trial in trials)
-    planned = None if not num_models else num_models * state.replicates + clones
+    planned = None if not num_points else num_points * state.replicates + clones
     if state.finished == "completed":
         return Outlook(done, 0, 1.0, None)
     if planned is None or is_endless(state) or state.header["settings"].get("kind") in IN_RUNGS:
@@ -45,6 +45,12 @@ def outlook_of(state: RunState) -> Outlook:
     progress = done / (done + left) if left else 1.0
     active = state.clock - state.paused_seconds()
     return Outlook(done, left, progress, seconds_left(done, left, active) if done and left else None)
+
+
+def planned_points(state: RunState) -> int | None:
+    """Points of the search space that a run tries; None: nobody knows."""
+    number: int | None = state.header.get("settings", {}).get("num_models") or state.header.get("num_points")
+    return number
 
 
 def seconds_left(done: int, left: int, active: float) -> float:

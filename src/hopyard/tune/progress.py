@@ -31,7 +31,7 @@ from hopyard.tune.describing import (
     is_endless,
 )
 from hopyard.tune.live import LiveOutput
-from hopyard.tune.outlook import seconds_left
+from hopyard.tune.outlook import planned_points, seconds_left
 from hopyard.tune.pages import progress_html
 from hopyard.wording import counted, visible
 
@@ -240,7 +240,7 @@ class ProgressDisplay:
     def _budget(self, state: RunState) -> None:
         settings = state.header.get("settings", {})
         self._epochs, self._partitions = state.num_epochs, state.layout.train
-        self._num_trials = (settings.get("num_models") or 0) * state.replicates
+        self._num_trials = (planned_points(state) or 0) * state.replicates
         self._endless = settings.get("kind") in IN_RUNGS or is_endless(state)
 
     def _update(self, state: RunState, trial: TrialState, worker: int | None) -> None:

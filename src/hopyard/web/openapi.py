@@ -111,9 +111,12 @@ ADDRESSES = (
             Parameter("pixels", {"type": "integer", "minimum": 1, "maximum": 20_000, "default": 2000},
                       "units that are narrower than a pixel are merged"),
         ),
-        bytes="Begins with HYS1; web.md has the layout.",
+        bytes="Begins with HYS2; web.md has the layout.",
     ),
-    Address(f"{_RUN}/importance", "How much each hyperparameter explains.", (shapes.ImportancesJson,)),
+    Address(
+        f"{_RUN}/importance", "How much of the differences in the metric goes with each hyperparameter.",
+        (shapes.ImportancesJson,),
+    ),
     Address(f"{_RUN}/trials/{{trial}}", "A trial with its history.", (shapes.TrialHistoryJson,)),
     Address(
         f"{_RUN}/logs", "What trials printed.", (shapes.LogsJson,),
