@@ -55,6 +55,17 @@ export function paint(context: CanvasRenderingContext2D, units: Units, window: W
     }
   }
   context.globalAlpha = 1;
+  context.strokeStyle = look.mark;
+  context.lineWidth = 1;
+  context.setLineDash([3, 3]);
+  context.beginPath();
+  for (const { seconds } of units.marks) {
+    const x = Math.round((seconds - window.begin) * scale) + 0.5;
+    context.moveTo(x, 0);
+    context.lineTo(x, height);
+  }
+  context.stroke();
+  context.setLineDash([]);
   if (look.hops || look.trial >= 0) paintHops(context, units, window, look, scale);
 }
 

@@ -27,6 +27,13 @@ export interface Units {
 
 export const MERGED = 255;
 
+const MARKS = ['paused', 'resumed', 'stopped', 'killed', 'another driver goes on'];
+
+/** What a user or a driver did. */
+export function markText(what: number): string {
+  return MARKS[what] ?? 'marked';
+}
+
 export function phaseText(phase: number): string {
   return phase === 0 ? 'train' : phase === 1 ? 'validate' : 'several units';
 }
