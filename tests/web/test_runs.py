@@ -406,6 +406,21 @@ def test_a_store_that_vanishes_is_said_to_be_gone(place: Path, serve: Any, tmp_p
         assert (found.status, found.error) == (404, gone["error"])
 
 
+def test_a_bucket_that_does_not_answer_is_said_among_the_places(
+    place: Path, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "x",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    with serve([str(place), "s3://nobody-answers/x"]) as client:
+        assert [row["place"] for row in client.get("/api/runs").json["runs"]] == ["0"]
+        local, bucket = client.get("/api/places").json["places"]
+        assert local["error"] is None
+        assert "s3://nobody-answers/x" in bucket["error"]
+
+
 def test_of_a_run_whose_journal_is_still_read_the_share_is_said(
     place: Path, tmp_path: Path, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

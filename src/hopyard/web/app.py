@@ -53,7 +53,9 @@ def dashboard(
 
     def shown(request: Request) -> Response:
         document = {"version": __version__, "control": token is not None}
-        return answer(document | {"places": [place_json(place) for place in places]})
+        return answer(
+            document | {"places": [place_json(place, runs.problems.get(place.number)) for place in places]}
+        )
 
     app = Starlette(
         routes=[

@@ -143,6 +143,11 @@ def place_of(places: Sequence[ShownPlace], number: int | str) -> ShownPlace:
     return known[str(number)]
 
 
-def place_json(place: ShownPlace) -> PlaceJson:
-    """A place, and why it cannot be looked at, if so."""
-    return {"place": str(place.number), "url": place.url, "kind": place.kind, "error": place.problem()}
+def place_json(place: ShownPlace, problem: str | None = None) -> PlaceJson:
+    """A place, and why it cannot be looked at, if so.
+
+    Args:
+        problem: that asking it had a moment ago: of a store with a URL, nothing else tells.
+    """
+    error = place.problem() or problem
+    return {"place": str(place.number), "url": place.url, "kind": place.kind, "error": error}

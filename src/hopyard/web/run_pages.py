@@ -63,10 +63,14 @@ class RunPages:
     Args:
         places: stores whose runs are shown.
         token: needed for commands; None: there are none.
+
+    Attributes:
+        problems: why the runs of a place could not be listed when they were last asked for, by its number.
     """
 
     def __init__(self, places: list[ShownPlace], token: str | None) -> None:
         self._places, self._token = places, token
+        self.problems: dict[int, str] = {}
         self._closing = asyncio.Event()
         self._turns = {place.number: CapacityLimiter(_TURNS) for place in places}
         is_remote = any(place.is_remote for place in places)
@@ -115,8 +119,10 @@ class RunPages:
                 try:
                     store = place.store()
                     run_ids = list_runs(store)
-                except StorageError:
-                    continue  # the list of places says so
+                except StorageError as error:
+                    self.problems[place.number] = str(error)  # the list of places says so
+                    continue
+                self.problems.pop(place.number, None)
                 for run_id in run_ids:
                     found = self._found(place, store, run_id)
                     with found.lock if isinstance(found, WatchedRun) else contextlib.nullcontext():
