@@ -30,7 +30,7 @@ from hopyard.training.torch.pack_losses import MemberLosses, PackLosses
 from hopyard.training.torch.session import Flags, generators_kept
 from hopyard.training.torch.stack import Stack, same_numbers
 from hopyard.training.torch.tape import _NotRecordedError
-from hopyard.training.torch.taped import Member, Tapes, Unison, is_pure, structure_of
+from hopyard.training.torch.taped import OverBase, Tapes, Unison, is_pure, structure_of
 from hopyard.training.torch.training import Sums, TrainingPass, groups_of
 from hopyard.training.torch.validation import add_batch
 
@@ -391,9 +391,9 @@ def _unison(signature: str, members: Sequence[PackMember]) -> Unison:
     return Unison(signature, [_over_base(member.parts, member.generator) for member in members], trains=True)
 
 
-def _over_base(parts: Parts, generator: torch.Generator) -> Member:
+def _over_base(parts: Parts, generator: torch.Generator) -> OverBase:
     assert parts.base is not None, "its signature is that of models over a base"
-    return Member(
+    return OverBase(
         parts.head, parts.base, parts.forward, trained_of(parts), parts.marks, parts.tapes, generator
     )
 

@@ -13,9 +13,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hopyard.training.torch.rules import VIEWS, Call, Differing, Handle, Rule, _NoRuleError, rules_for
+from hopyard.training.torch.rules import (
+    VIEWS,
+    Differing,
+    Handle,
+    JointCall,
+    JointForm,
+    _NoRuleError,
+    rules_for,
+)
 from hopyard.training.torch.stack import draws_of, same_numbers
-from hopyard.training.torch.tape import Operation, Ref, Tape, _NotRecordedError, mapped, refs_in
+from hopyard.training.torch.tape import Recorded, Ref, Tape, _NotRecordedError, mapped, refs_in
 
 _LARGE = 1 << 15
 """Numbers of a member's tensor, from which on joining those of all members costs more than a call for each."""
@@ -31,7 +39,7 @@ class _OtherBranchError(Exception):
     """A computation would read other numbers in a batch than it did when it was recorded."""
 
 
-class Inputs(NamedTuple):
+class PlanInputs(NamedTuple):
     """Tensors that a plan takes, by their names on the tapes.
 
     Attributes:
@@ -47,7 +55,7 @@ class Inputs(NamedTuple):
     generators: Sequence[torch.Generator]
 
 
-class Spread:
+class OfMembers:
     """A result of all members: ``each`` of a member, and, where they lie so, the ``whole`` with a slot for each."""
 
     def __init__(self, each: Sequence[torch.Tensor], whole: torch.Tensor | None = None) -> None:
@@ -55,7 +63,7 @@ class Spread:
         self.whole = whole
 
 
-class Plan:
+class PackPlan:
     """A program for all members of a pack.
 
     Attributes:
@@ -85,8 +93,8 @@ class Plan:
         self.reads = reads
 
     @torch.no_grad()
-    def __call__(self, inputs: Inputs) -> Any:
-        """The tapes' result, with a :class:`Spread` for each tensor, and with :class:`Differing` options.
+    def __call__(self, inputs: PlanInputs) -> Any:
+        """The tapes' result, with a :class:`OfMembers` for each tensor, and with :class:`Differing` options.
 
         Raises:
             _OtherBranchError: the batch asks for a computation that is not on the tapes.
@@ -109,15 +117,17 @@ class Plan:
                 return value
             each = found[value.number]
             if isinstance(each, (tuple, list)):
-                return Spread(each)
+                return OfMembers(each)
             return (
-                Spread(each.unbind(), each) if value.number in self._stacked else Spread([each] * self._count)
+                OfMembers(each.unbind(), each)
+                if value.number in self._stacked
+                else OfMembers([each] * self._count)
             )
 
         return mapped(self._result, spread)
 
 
-def plan_for(tapes: Sequence[Tape], inputs: Inputs) -> Plan:
+def plan_for(tapes: Sequence[Tape], inputs: PlanInputs) -> PackPlan:
     """A plan for what is on the tapes of members, each on its own.
 
     Args:
@@ -147,7 +157,7 @@ class _Held:
 
 
 class _Builder:
-    def __init__(self, tapes: Sequence[Tape], inputs: Inputs) -> None:
+    def __init__(self, tapes: Sequence[Tape], inputs: PlanInputs) -> None:
         self._tapes = tapes
         self._count = len(tapes)
         self._inputs = inputs
@@ -191,7 +201,7 @@ class _Builder:
     # The program --------------------------------------------------------------------------------
 
     def _emit(self, function: Any, *arguments: Any, **keywords: Any) -> Handle:
-        """Call a function, and put the call into the program."""
+        """JointCall a function, and put the call into the program."""
         node = self._graph.call_function(
             function, mapped(arguments, self._node), mapped(keywords, self._node)
         )
@@ -214,7 +224,7 @@ class _Builder:
         self._constants.append(tensor)
         return self._placeholder("constant", len(self._constants) - 1, tensor)
 
-    def plan(self) -> Plan:
+    def plan(self) -> PackPlan:
         """The plan of what was added."""
         outputs: list[Any] = []
         stacked: set[int] = set()
@@ -236,7 +246,7 @@ class _Builder:
         self._graph.output(tuple(outputs))
         self._graph.eliminate_dead_code(is_impure_node=_is_kept)
         program = torch.fx.GraphModule({}, self._graph)
-        return Plan(
+        return PackPlan(
             program.forward,
             self._takes,
             self._constants,
@@ -355,7 +365,7 @@ class _Builder:
     def _one(self, value: Any) -> Any:
         return self._of(value.number).one if isinstance(value, Ref) else value
 
-    def _add_read(self, operations: Sequence[Operation], arguments: Any, keywords: Any) -> None:
+    def _add_read(self, operations: Sequence[Recorded], arguments: Any, keywords: Any) -> None:
         first = operations[0]
         if any(self._of(ref.number).one is None for ref in refs_in([arguments, keywords])) or any(
             other.read != first.read for other in operations
@@ -365,7 +375,7 @@ class _Builder:
         self._emit(_check_read, first.function, first.read[0], *mapped(arguments, self._one))
         self._reads = True
 
-    def _check_writes(self, operation: Operation) -> None:
+    def _check_writes(self, operation: Recorded) -> None:
         for number in operation.written:
             storage = self._storages[number]
             for other, name in self._tapes[0].given.items():
@@ -374,8 +384,8 @@ class _Builder:
                         raise _NotRecordedError(f"it changes {name} in place")
                     self._writes.add(name)
 
-    def _results(self, operation: Operation, arguments: Any, keywords: Any) -> list[Any]:
-        """Call the operation, and take its results apart; None for those that are not new."""
+    def _results(self, operation: Recorded, arguments: Any, keywords: Any) -> list[Any]:
+        """JointCall the operation, and take its results apart; None for those that are not new."""
         found = self._emit(operation.function, *arguments, **keywords)
         if not isinstance(found.value, (list, tuple)):
             return [found]
@@ -384,7 +394,7 @@ class _Builder:
             for place, number in enumerate(operation.results)
         ]
 
-    def _keep(self, operation: Operation, found: Sequence[Any]) -> None:
+    def _keep(self, operation: Recorded, found: Sequence[Any]) -> None:
         for number, held in zip(operation.results, found, strict=False):
             if number is not None:
                 self._held[number] = held
@@ -394,7 +404,7 @@ class _Builder:
                 held.whole = None
 
     def _add_differing(
-        self, place: int, operation: Operation, arguments: Any, keywords: Any, refs: Sequence[Ref]
+        self, place: int, operation: Recorded, arguments: Any, keywords: Any, refs: Sequence[Ref]
     ) -> None:
         if not operation.written and not _is_random(operation):
             found = self._at_once(place, operation, arguments, keywords, refs)
@@ -410,7 +420,7 @@ class _Builder:
         )
 
     def _of_each(
-        self, operation: Operation, arguments: Any, keywords: Any
+        self, operation: Recorded, arguments: Any, keywords: Any
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Arguments and keywords of each member."""
         for member in range(self._count):
@@ -431,7 +441,7 @@ class _Builder:
             yield mapped(arguments, own), options
 
     def _at_once(
-        self, place: int, operation: Operation, arguments: Any, keywords: Any, refs: Sequence[Ref]
+        self, place: int, operation: Recorded, arguments: Any, keywords: Any, refs: Sequence[Ref]
     ) -> list[Any] | None:
         """Results for all members at once, if these have the bits of the members' own operations."""
         name = operation.function._schema.name.removeprefix("aten::")
@@ -452,7 +462,7 @@ class _Builder:
         def whole(value: Any) -> Any:
             return wholes[value.number] if isinstance(value, Ref) else value
 
-        call = Call(operation.function, mapped(arguments, whole), mapped(keywords, whole), self._count)
+        call = JointCall(operation.function, mapped(arguments, whole), mapped(keywords, whole), self._count)
         if any(_forms(like) != _forms(call.like) for like in call.likes):
             return None
         if name not in VIEWS and _bytes(call) > _MOST_BYTES:
@@ -476,7 +486,7 @@ class _Builder:
             handle.value.numel() < _LARGE for each in apart for handle in each.each or ()
         )
 
-    def _made(self, operation: Operation, like: Sequence[torch.Tensor]) -> list[Any] | None:
+    def _made(self, operation: Recorded, like: Sequence[torch.Tensor]) -> list[Any] | None:
         """Memory with a slot for each member, for what is the same for all as yet."""
         if len(like) != 1 or operation.function not in _FACTORIES:
             return None
@@ -537,7 +547,7 @@ def _value(value: Any) -> Any:
     return value.value if isinstance(value, Handle) else value
 
 
-def _is_exact(rule: Rule, call: Call, is_mutable: bool) -> bool:
+def _is_exact(rule: JointForm, call: JointCall, is_mutable: bool) -> bool:
     """Whether a rule gives the results of members to the bit; of few numbers, on several draws of them."""
     try:
         found = rule(_computed, call)
@@ -554,7 +564,7 @@ def _is_exact(rule: Rule, call: Call, is_mutable: bool) -> bool:
         return False
 
 
-def _agrees(found: Sequence[Any], call: Call) -> bool:
+def _agrees(found: Sequence[Any], call: JointCall) -> bool:
     for place, handle in enumerate(found):
         if handle is None:
             continue
@@ -566,14 +576,14 @@ def _agrees(found: Sequence[Any], call: Call) -> bool:
     return True
 
 
-def _bytes(call: Call) -> int:
+def _bytes(call: JointCall) -> int:
     """Memory for the largest tensor that members have each, all of them together."""
     own = [handle.value[0] for handle in call.handles() if handle.stacked]
     largest: int = max(each.numel() * each.itemsize for each in [*own, *call.like] if each is not None)
     return largest * call.count
 
 
-def _is_of_memory(found: Sequence[Any], call: Call) -> bool:
+def _is_of_memory(found: Sequence[Any], call: JointCall) -> bool:
     memory = {handle.value.untyped_storage().data_ptr() for handle in call.handles()}
     return all(handle is None or handle.value.untyped_storage().data_ptr() in memory for handle in found)
 
@@ -634,7 +644,7 @@ def _has_differing(value: Any) -> bool:
     return isinstance(value, Differing)
 
 
-def _is_random(operation: Operation) -> bool:
+def _is_random(operation: Recorded) -> bool:
     """Whether an operation draws random numbers."""
     function = operation.function
     if torch.Tag.nondeterministic_seeded not in function.tags:

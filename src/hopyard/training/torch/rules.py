@@ -53,7 +53,7 @@ class Differing:
 
 Emit: TypeAlias = Callable[..., Any]
 """``emit(function, *arguments, **keywords)``: call a function, and put the call into the plan. Gives a handle."""
-Rule: TypeAlias = Callable[[Emit, "Call"], list[Any]]
+JointForm: TypeAlias = Callable[[Emit, "JointCall"], list[Any]]
 """Does a call for all members. Gives handles of its results, with None for what is no tensor.
 
 Raises:
@@ -61,7 +61,7 @@ Raises:
 """
 
 
-class Call:
+class JointCall:
     """An operation of all members, with handles for tensors.
 
     Attributes:
@@ -94,7 +94,7 @@ class Call:
         """The results of one member."""
         return self.likes[0]
 
-    def redrawn(self, seed: int) -> Call:
+    def redrawn(self, seed: int) -> JointCall:
         """The same with random numbers in all floating tensors."""
         generator = torch.Generator().manual_seed(seed)
 
@@ -105,7 +105,7 @@ class Call:
             return Handle(handle.node, value, handle.stacked)
 
         given, keywords = self.changed(other)
-        return Call(self.function, given, keywords, self.count)
+        return JointCall(self.function, given, keywords, self.count)
 
     def _of_member(self, member: int) -> list[Any]:
         computes = self.name not in VIEWS
@@ -169,7 +169,7 @@ def own_memory(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if tensor.numel() == span else tensor
 
 
-def rules_for(function: Any) -> Sequence[Rule]:
+def rules_for(function: Any) -> Sequence[JointForm]:
     """The forms in which an operation may be done for all members at once, the fastest first."""
     name = function._schema.name.removeprefix("aten::")
     if name in _OF_NAMES:
@@ -215,7 +215,7 @@ def _of_rows(emit: Emit, handle: Any, like: Any, count: int) -> Any:
 # Numbers, each for itself ---------------------------------------------------------------------
 
 
-def _pointwise(emit: Emit, call: Call) -> list[Any]:
+def _pointwise(emit: Emit, call: JointCall) -> list[Any]:
     handles = list(call.handles())
     rank = max(handle.rank for handle in handles)
     dtypes = {handle.value.dtype for handle in handles}
@@ -241,7 +241,7 @@ def _pointwise(emit: Emit, call: Call) -> list[Any]:
 # Dimensions -----------------------------------------------------------------------------------
 
 
-def _shifted(emit: Emit, call: Call) -> list[Any]:
+def _shifted(emit: Emit, call: JointCall) -> list[Any]:
     """Operations on dimensions by their numbers, which are others where members have a slot each."""
     rank = next(call.handles()).rank + (call.function in (_ATEN.unsqueeze.default, _ATEN.stack.default))
     options: dict[str, Any] = {}
@@ -281,7 +281,7 @@ def _pad(emit: Emit, handle: Handle, rank: int, count: int) -> Handle:
     return Handle(*_pair(emit(_ATEN.view.default, handle, shape)), stacked=True)
 
 
-def _whole_sum(emit: Emit, call: Call) -> list[Any]:
+def _whole_sum(emit: Emit, call: JointCall) -> list[Any]:
     """Sums and means of all that a member has."""
     arguments, keywords = call.changed(lambda handle: handle)
     (handle,) = call.handles()
@@ -301,14 +301,14 @@ _OF_ALL = {
 }
 
 
-def _transposed(emit: Emit, call: Call) -> list[Any]:
+def _transposed(emit: Emit, call: JointCall) -> list[Any]:
     (handle,) = call.handles()
     if handle.rank != 2:
         raise _NoRuleError
     return _stacked([emit(_ATEN.transpose.int, handle, 1, 2)])
 
 
-def _same(emit: Emit, call: Call) -> list[Any]:
+def _same(emit: Emit, call: JointCall) -> list[Any]:
     """Operations for which a slot for each member is one dimension more."""
     return _stacked(call.done(emit, *call.changed(lambda handle: handle)))
 
@@ -316,7 +316,7 @@ def _same(emit: Emit, call: Call) -> list[Any]:
 # Products -------------------------------------------------------------------------------------
 
 
-def _product_of_rows(emit: Emit, call: Call) -> list[Any]:
+def _product_of_rows(emit: Emit, call: JointCall) -> list[Any]:
     """The members' rows times one matrix."""
     first, second = (call.options[name] for name in _FACTORS[call.function])
     if second.stacked or not first.stacked or first.value.flatten(0, 1).data_ptr() != first.value.data_ptr():
@@ -332,7 +332,7 @@ def _product_of_rows(emit: Emit, call: Call) -> list[Any]:
     )
 
 
-def _product_of_slots(emit: Emit, call: Call) -> list[Any]:
+def _product_of_slots(emit: Emit, call: JointCall) -> list[Any]:
     """A product for each member, as one call."""
     first, second = (_whole(emit, call.options[name], call.count) for name in _FACTORS[call.function])
     if call.function is _ATEN.mm.default:
@@ -351,7 +351,7 @@ _FACTORS = {_ATEN.mm.default: ("self", "mat2"), _ATEN.addmm.default: ("mat1", "m
 # Rows -----------------------------------------------------------------------------------------
 
 
-def _by_rows(emit: Emit, call: Call) -> list[Any]:
+def _by_rows(emit: Emit, call: JointCall) -> list[Any]:
     """Operations that take each row by itself: of the rows of all members."""
     names = _ROWS[call.function._schema.name.removeprefix("aten::")]
     batched = [call.options[name] for name in names if call.options.get(name) is not None]
@@ -435,7 +435,7 @@ _SHIFTED = (
     ),
     *("_softmax_backward_data", "_log_softmax_backward_data", "glu", "glu_backward"),
 )
-_OF_NAMES: dict[str, Sequence[Rule]] = {
+_OF_NAMES: dict[str, Sequence[JointForm]] = {
     **dict.fromkeys(_SHIFTED, (_shifted,)),
     **dict.fromkeys(("sum", "mean", "all", "any"), (_whole_sum,)),
     **dict.fromkeys(("mm", "addmm"), (_product_of_rows, _product_of_slots)),

@@ -25,7 +25,7 @@ class Ref(NamedTuple):
     number: int
 
 
-class Operation(NamedTuple):
+class Recorded(NamedTuple):
     """One operation.
 
     Attributes:
@@ -57,7 +57,7 @@ class Tape(NamedTuple):
         storages: for each tensor a number of the memory that it is in.
     """
 
-    operations: list[Operation]
+    operations: list[Recorded]
     given: dict[int, str]
     constants: dict[int, torch.Tensor]
     result: Any
@@ -128,7 +128,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._made: set[int] = set()
         self._numbers: dict[_Place, int] = {}
         self._kept: list[torch.Tensor] = list(named.values())  # so that no memory is given out twice
-        self._operations: list[Operation] = []
+        self._operations: list[Recorded] = []
         self._given: dict[int, str] = {}
         self._constants: dict[int, torch.Tensor] = {}
 
@@ -144,9 +144,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._result(each) if isinstance(each, torch.Tensor) else None for each in results
             )
             if written or any(number is not None for number in numbers):
-                self._operations.append(Operation(func, *arguments, numbers, None, frozenset(written)))
+                self._operations.append(Recorded(func, *arguments, numbers, None, frozenset(written)))
         elif isinstance(found, (bool, int, float)):
-            self._operations.append(Operation(func, *arguments, (), (found,), frozenset()))
+            self._operations.append(Recorded(func, *arguments, (), (found,), frozenset()))
         else:
             raise _NotRecordedError(f"it calls {func}, which gives no tensor")
         return found

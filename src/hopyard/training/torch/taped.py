@@ -25,13 +25,13 @@ from hopyard.errors import EstimatorError
 from hopyard.training.torch import hidden
 from hopyard.training.torch.base import Base
 from hopyard.training.torch.forward import BatchResult, Forward
-from hopyard.training.torch.plan import Inputs, Plan, Spread, _OtherBranchError, plan_for
+from hopyard.training.torch.plan import OfMembers, PackPlan, PlanInputs, _OtherBranchError, plan_for
 from hopyard.training.torch.rules import Differing
 from hopyard.training.torch.stack import aligned, same_numbers
 from hopyard.training.torch.tape import Tape, _NotRecordedError, mapped, record
 from hopyard.wording import some_names
 
-Found: TypeAlias = tuple[torch.Tensor, Any, Mapping[str, Any]]
+Measured: TypeAlias = tuple[torch.Tensor, Any, Mapping[str, Any]]
 """Loss, weight (None: the rows) and other values of a batch."""
 
 _MOST_BRANCHES = 3
@@ -59,7 +59,7 @@ class _Recorded(NamedTuple):
 Tapes: TypeAlias = dict[_Form, list[_Recorded]]
 
 
-class Member(NamedTuple):
+class OverBase(NamedTuple):
     """A model over a base.
 
     Attributes:
@@ -77,7 +77,7 @@ class Member(NamedTuple):
     generator: torch.Generator
 
 
-_plans: dict[Any, Plan] = {}
+_plans: dict[Any, PackPlan] = {}
 _met: dict[Any, int] = {}
 
 
@@ -122,11 +122,11 @@ class Unison:
         trains: whether the models are trained; else they are validated.
     """
 
-    def __init__(self, signature: str, members: Sequence[Member], trains: bool) -> None:
+    def __init__(self, signature: str, members: Sequence[OverBase], trains: bool) -> None:
         self._signature = signature
         self._members = members
         self._trains = trains
-        self._branches: dict[_Form, list[tuple[Plan, Any]]] = {}
+        self._branches: dict[_Form, list[tuple[PackPlan, Any]]] = {}
         self._own: list[tuple[nn.Parameter, torch.Tensor]] = []
         self._stacked: dict[str, torch.Tensor] = {}
         self._gradients: list[tuple[torch.Tensor | None, Sequence[torch.Tensor]]] = []
@@ -174,7 +174,7 @@ class Unison:
             for parameter in member.trained:
                 parameter.grad = None
 
-    def gradients(self, batch: Batch, share: float | None, add: bool) -> list[Found | Exception]:
+    def gradients(self, batch: Batch, share: float | None, add: bool) -> list[Measured | Exception]:
         """Have gradients of a batch, times its ``share``, ``add``\\ ed to those that are there.
 
         Returns: of each member what it found, or the exception that it raised.
@@ -225,7 +225,7 @@ class Unison:
 
     # Gradients ---------------------------------------------------------------------------------
 
-    def _take(self, place: int, gradient: Spread | None, add: bool) -> None:
+    def _take(self, place: int, gradient: OfMembers | None, add: bool) -> None:
         """Put members' gradients of a parameter where they have them."""
         whole, slots = self._gradients[place]
         before = self._members[0].trained[place].grad
@@ -247,7 +247,9 @@ class Unison:
         for slot, member in enumerate(self._members):
             member.trained[place].grad = None if slots is None else slots[slot]
 
-    def gradients_alone(self, slot: int, batch: Batch, share: float | None, add: bool) -> Found | Exception:
+    def gradients_alone(
+        self, slot: int, batch: Batch, share: float | None, add: bool
+    ) -> Measured | Exception:
         """As :meth:`gradients`, of one member, which computes them as it does alone."""
         member = self._members[slot]
         try:
@@ -305,7 +307,7 @@ class Unison:
                 return False
         return True
 
-    def _ran(self, plan: Plan, inputs: Inputs) -> Any:
+    def _ran(self, plan: PackPlan, inputs: PlanInputs) -> Any:
         """What a plan gives; generators and buffers are as before if it fails."""
         states = [generator.get_state() for generator in inputs.generators]
         written = [(own[name], own[name].clone()) for name in plan.writes for own in inputs.own]
@@ -327,11 +329,11 @@ class Unison:
         ]
         return (*tensors, self._trains, share is not None, torch.get_num_threads())
 
-    def _inputs(self, batch: Batch, share: float | None) -> Inputs:
+    def _inputs(self, batch: Batch, share: float | None) -> PlanInputs:
         shared = {**self._base, **_named(batch, _shared(share))}
-        return Inputs(shared, self._stacked, self._apart, [member.generator for member in self._members])
+        return PlanInputs(shared, self._stacked, self._apart, [member.generator for member in self._members])
 
-    def _known(self, form: _Form) -> list[tuple[Plan, Any]]:
+    def _known(self, form: _Form) -> list[tuple[PackPlan, Any]]:
         """Plans for tapes that all members have."""
         first, *others = (member.tapes.get(form, []) for member in self._members)
         found = []
@@ -400,7 +402,7 @@ class Unison:
                     name = next(name for name, each in named if each is trained)
                     raise _NotRecordedError(f"the gradient of {name} would not have the same bits")
 
-    def _recorded(self, member: Member, batch: Batch, share: float | None) -> tuple[_Recorded, Any]:
+    def _recorded(self, member: OverBase, batch: Batch, share: float | None) -> tuple[_Recorded, Any]:
         """A tape of what a member does with a batch, and what it gave."""
         shared = _shared(share)
         returned: list[Any] = []
@@ -422,7 +424,7 @@ class Unison:
         outputs = mapped(returned[0][2], _stand_in)
         return _Recorded(tape, tape.digest(), tape.reads(), now, outputs), returned[0][:2]
 
-    def _check_rows(self, member: Member, batch: Batch, share: float | None, recorded: _Recorded) -> None:
+    def _check_rows(self, member: OverBase, batch: Batch, share: float | None, recorded: _Recorded) -> None:
         """See whether the member does the same with rows in another order."""
         other = {name: value.flip(0) if value.dim() else value for name, value in batch.items()}
         if any(value.stride() != batch[name].stride() for name, value in other.items()):
@@ -436,8 +438,8 @@ class Unison:
 
 
 def _trained(
-    member: Member, batch: Batch, share: torch.Tensor | float | None, check: bool = True
-) -> tuple[Found, Sequence[torch.Tensor | None], Any]:
+    member: OverBase, batch: Batch, share: torch.Tensor | float | None, check: bool = True
+) -> tuple[Measured, Sequence[torch.Tensor | None], Any]:
     """What a member measures of a batch, its gradients, and its outputs if the loss is not the step's."""
     forward, outputs = member.forward, None
     with torch.enable_grad():
@@ -462,7 +464,7 @@ def _trained(
 
 
 @torch.no_grad()
-def _validated(member: Member, batch: Batch) -> tuple[Any, Any, Any]:
+def _validated(member: OverBase, batch: Batch) -> tuple[Any, Any, Any]:
     """What a member measures of a batch; or its outputs, whose loss each computes by itself."""
     forward = member.forward
     if forward.loss is None:
@@ -504,7 +506,7 @@ def _of(value: Any, slot: int) -> Any:
     """A member's part of what a plan gave."""
 
     def own(each: Any) -> Any:
-        if isinstance(each, Spread):
+        if isinstance(each, OfMembers):
             return each.each[slot]
         return each.values[slot] if isinstance(each, Differing) else each
 
@@ -549,7 +551,7 @@ def _drawing_from(generator: torch.Generator) -> Iterator[None]:
 
 
 @contextmanager
-def _buffers_kept(members: Sequence[Member]) -> Iterator[None]:
+def _buffers_kept(members: Sequence[OverBase]) -> Iterator[None]:
     """Put the members' own buffers back afterwards."""
     own = [buffer for member in members for buffer in member.head.buffers() if not member.base.has(buffer)]
     before = [buffer.clone() for buffer in own]
@@ -562,7 +564,7 @@ def _buffers_kept(members: Sequence[Member]) -> Iterator[None]:
 
 
 @contextmanager
-def _off_values(members: Sequence[Member]) -> Iterator[None]:
+def _off_values(members: Sequence[OverBase]) -> Iterator[None]:
     """Have all trained parameters a little off their values meanwhile."""
     generator = torch.Generator().manual_seed(0)
     kept = [(parameter, parameter.data.clone()) for member in members for parameter in member.trained]
