@@ -65,7 +65,7 @@ class RunPages:
         token: needed for commands; None: there are none.
 
     Attributes:
-        problems: why the runs of a place could not be listed when they were last asked for, by its number.
+        problems: why the runs of a store with a URL could not be listed when they were last asked for, by its number.
     """
 
     def __init__(self, places: list[ShownPlace], token: str | None) -> None:
@@ -120,7 +120,8 @@ class RunPages:
                     store = place.store()
                     run_ids = list_runs(store)
                 except StorageError as error:
-                    self.problems[place.number] = str(error)  # the list of places says so
+                    if place.is_remote:  # the list of places sees by itself whether a folder is there
+                        self.problems[place.number] = str(error)
                     continue
                 self.problems.pop(place.number, None)
                 for run_id in run_ids:
