@@ -28,9 +28,9 @@ class Handle:
     __slots__ = ("node", "stacked", "value")
 
     def __init__(self, node: Any, value: Any, stacked: bool = False) -> None:
-        self.node = node
-        self.value = value
-        self.stacked = stacked
+        self.node: Any = node
+        self.value: Any = value
+        self.stacked: bool = stacked
 
     @property
     def rank(self) -> int:
@@ -48,7 +48,7 @@ class Differing:
     """An option that has another value for each member."""
 
     def __init__(self, values: Sequence[Any]) -> None:
-        self.values = list(values)
+        self.values: list[Any] = list(values)
 
 
 Emit: TypeAlias = Callable[..., Any]
