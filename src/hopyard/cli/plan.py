@@ -36,7 +36,7 @@ def plan(
     gbit: Annotated[float, typer.Option(help="Network of one worker, in Gbit/s.")] = 10,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate time, bytes moved and worker hours of a search; show what a searcher would do, and in which packs."""
+    """Estimate time, bytes moved and worker hours of a search; show what a searcher would do, in which packs."""
     config = None if searcher is None else _config(searcher)
     preview = None if config is None else preview_of(config)
     if workers is None and preview is not None:

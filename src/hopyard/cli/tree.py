@@ -17,7 +17,7 @@ class _Hopyard(Commands):
         ),
         "plan": (
             "hopyard.cli.plan:plan",
-            "Estimate time, bytes moved and worker hours of a search; show what a searcher would do, and in which packs.",
+            "Estimate time, bytes moved and worker hours of a search; show what a searcher would do, in which packs.",
         ),
         "version": None,
         "experiment": (
