@@ -186,7 +186,11 @@ def test_plan_with_and_without_a_searcher() -> None:
         "units": 6,
         "groups": [{"num_trials": 2, "units_each": 3}],
     }
-    assert typed("plan", "--searcher", "searcher.json") == {"searcher": searcher, "estimates": None}
+    assert typed("plan", "--searcher", "searcher.json") == {
+        "searcher": searcher,
+        "estimates": None,
+        "packing": None,
+    }
     both = typed("plan", "--searcher", "searcher.json", *cluster)
     assert both["searcher"] == searcher
     assert shape(both["estimates"][0]) == {
@@ -200,6 +204,7 @@ def test_plan_with_and_without_a_searcher() -> None:
     }
     alone = typed("plan", *cluster, "--models", "2", "--epochs", "3")
     assert alone == both | {"searcher": None}
+    assert both["packing"]["packs"] == []  # two trials on eight workers
     wanted = estimate(
         workers=8, rows=10**6, state_bytes=1e8, dataset_bytes=5e10, num_models=2, num_epochs=3, rows_per_second=5000
     )  # fmt: skip

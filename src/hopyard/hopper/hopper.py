@@ -485,12 +485,12 @@ class Hopper:
         if self._waits_until is None:
             self._waits_until = until(error)
             is_full = isinstance(error, StorageFullError)
+            if is_full:  # what does not answer takes a minute to refuse this
+                self._journal.tell_full(True)
             self._announce(
                 f"paused: {error} The run goes on by itself once {self._waits_until}; or press Ctrl-C, "
                 f"{'make space, and run the same script again' if is_full else 'and run the same script again later'}."
             )
-            if is_full:  # else nothing would come of it but another wait
-                self._journal.tell_full(True)
 
     def _store_again(self) -> None:
         if self._waits_until is not None and not self._scheduler.paused:
