@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import random
@@ -169,56 +170,47 @@ class Paged(MemoryStore):
             yield entry
 
 
+def paged(merged_before: bool, last: int) -> tuple[Paged, Segments]:
+    """A store with so many segments, of which the first five may be merged, and what writes there."""
+    store = Paged()
+    writer = written(store, 5)
+    if merged_before:
+        merge(writer)
+    for number in range(6, last + 1):
+        writer.append(body(number))
+    return store, writer
+
+
 @pytest.mark.parametrize("merged_before", [False, True])
 def test_a_reader_in_the_middle_of_a_listing_or_of_the_records_misses_none(merged_before: bool) -> None:
+    def meanwhile(writer: Segments) -> None:
+        merge(writer)
+        writer.append(body(8))
+
+    def listed(moment: int) -> Paged:
+        """A store that changes at a moment of its listings."""
+        store, writer = paged(merged_before, 7)
+        store.countdown, store.meanwhile = moment, functools.partial(meanwhile, writer)
+        return store
+
     for moment in range(1, 40):
-        store = Paged()
-        writer = written(store, 5)
-        if merged_before:
-            merge(writer)
-        writer.append(body(6))
-        writer.append(body(7))
+        store, writer = paged(merged_before, 7)
         reading = Segments(store).read()
-
-        def meanwhile(writer: Segments = writer) -> None:
-            merge(writer)
-            writer.append(body(8))
-
-        store.countdown, store.meanwhile = moment, meanwhile
+        store.countdown, store.meanwhile = moment, functools.partial(meanwhile, writer)
         found = [json.loads(line) for part in reading for line in part.splitlines()]
         assert found in (bodies(7), bodies(8)), moment
-        store = Paged()
-        writer = written(store, 5)
-        if merged_before:
-            merge(writer)
-        writer.append(body(6))
-        writer.append(body(7))
-        store.countdown = moment
-        store.meanwhile = lambda writer=writer: meanwhile(writer)  # type: ignore[misc]
-        assert Segments(store).ends() in ((body(1), body(7)), (body(1), body(8))), moment
+        assert Segments(listed(moment)).ends() in ((body(1), body(7)), (body(1), body(8))), moment
         for look in (Segments.first_line, Segments.end):
-            store = Paged()
-            writer = written(store, 5)
-            if merged_before:
-                merge(writer)
-            writer.append(body(6))
-            writer.append(body(7))
-            store.countdown = moment
-            store.meanwhile = lambda writer=writer: meanwhile(writer)  # type: ignore[misc]
-            assert look(Segments(store)) in (body(1)[:-1], body(7), body(8)), moment
-        for read in range(8):
-            store = Paged()
-            writer = written(store, 5)
-            if merged_before:
-                merge(writer)
-            writer.append(body(6))
-            reading = Segments(store).read()
-            first = [part for _, part in zip(range(read), reading, strict=False)]
-            meanwhile(writer)
-            parts = [*first, *reading]
-            assert [json.loads(line) for part in parts for line in part.splitlines()][
-                : len(bodies(6))
-            ] == bodies(6)
+            assert look(Segments(listed(moment))) in (body(1)[:-1], body(7), body(8)), moment
+    for read in range(8):
+        store, writer = paged(merged_before, 6)
+        reading = Segments(store).read()
+        first = [part for _, part in zip(range(read), reading, strict=False)]
+        meanwhile(writer)
+        parts = [*first, *reading]
+        assert [json.loads(line) for part in parts for line in part.splitlines()][: len(bodies(6))] == bodies(
+            6
+        )
 
 
 @pytest.mark.parametrize("seen", range(1, 8))

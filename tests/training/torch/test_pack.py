@@ -111,19 +111,25 @@ def check_same(make: Make, count: int = 3, threads: int = 1) -> None:
     """Members trained and validated together equal the same ones trained and validated alone."""
     with Session(threads):
         ones, others = replicas(make, count), replicas(make, count)
-        assert len({replica.signature for replica in others}) == 1, "they may train together"
-        assert others[0].signature, others[0].trains_alone
-        for visit in visits():
-            found = together(others, visit)
-            assert found is not None, others[0].trains_alone
-            assert found == alone(ones, visit)
-            assert [digests(replica) for replica in others] == [digests(replica) for replica in ones]
-            measured = [measured.compute() for measured in TorchReplica.validate_together(others, visit)]  # type: ignore[union-attr]
-            assert measured == [replica.validate(visit).compute() for replica in ones]
+        check_members(ones, others)
         assert all(not replica.hidden_state() for replica in others)
-        batch = {"x": COLUMNS["x"]}
-        for one, other in zip(ones, others, strict=True):
-            np.testing.assert_array_equal(one.predict(batch), other.predict(batch))
+
+
+def check_members(ones: Sequence[TorchReplica], others: Sequence[TorchReplica]) -> None:
+    """Train and validate ``ones`` alone and ``others``, which are the same, together: their results are equal."""
+    assert len({replica.signature for replica in others}) == 1, "they may train together"
+    assert others[0].signature, others[0].trains_alone
+    for visit in visits():
+        found = together(others, visit)
+        assert found is not None, others[0].trains_alone
+        assert found == alone(ones, visit)
+        assert [digests(replica) for replica in others] == [digests(replica) for replica in ones]
+        measured = [measured.compute() for measured in TorchReplica.validate_together(others, visit)]  # type: ignore[union-attr]
+        assert measured == [replica.validate(visit).compute() for replica in ones]
+    assert [replica.hidden_state() for replica in others] == [replica.hidden_state() for replica in ones]
+    batch = {"x": COLUMNS["x"]}
+    for one, other in zip(ones, others, strict=True):
+        np.testing.assert_array_equal(one.predict(batch), other.predict(batch))
 
 
 BETWEEN: dict[str, Callable[[int], list[nn.Module]]] = {

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.training.torch.test_pack import COLUMNS, ROWS, WIDTH, alone, digests, together, visits
+from tests.training.torch.test_pack import (
+    ROWS,
+    WIDTH,
+    alone,
+    check_members,
+    digests,
+    together,
+    visits,
+)
 from torch import nn
 from torch.nn import functional
 
@@ -118,23 +126,10 @@ def replicas(make: Make, count: int, labels: Sequence[str] = ("class",)) -> list
     return made
 
 
-def check_same(make: Make, count: int = 3, threads: int = 1, plans: bool = True) -> None:
+def check_same(make: Make, count: int = 3, threads: int = 1) -> None:
     """Members trained and validated together equal the same ones trained and validated alone."""
     with Session(threads):
-        ones, others = replicas(make, count), replicas(make, count)
-        assert len({replica.signature for replica in others}) == 1, "they may train together"
-        assert others[0].signature, others[0].trains_alone
-        for visit in visits():
-            found = together(others, visit)
-            assert found is not None, others[0].trains_alone
-            assert found == alone(ones, visit)
-            assert [digests(replica) for replica in others] == [digests(replica) for replica in ones]
-            measured = [measured.compute() for measured in TorchReplica.validate_together(others, visit)]  # type: ignore[union-attr]
-            assert measured == [replica.validate(visit).compute() for replica in ones]
-        assert [replica.hidden_state() for replica in others] == [replica.hidden_state() for replica in ones]
-        batch = {"x": COLUMNS["x"]}
-        for one, other in zip(ones, others, strict=True):
-            np.testing.assert_array_equal(one.predict(batch), other.predict(batch))
+        check_members(replicas(make, count), replicas(make, count))
 
 
 def test_plain() -> None:

@@ -397,42 +397,28 @@ _ROWS = {
 }
 """Which tensors of such operations have a row for each of the batch; kernels do not all check the others' sizes."""
 
+_OTHER_SHAPES = (
+    *("view", "_unsafe_view", "reshape", "expand", "permute", "transpose", "unsqueeze", "squeeze"),
+    *("slice", "select", "split", "split_with_sizes", "unbind"),
+)
+VIEWS = frozenset([*_OTHER_SHAPES, "alias", "detach", "t", "as_strided"])
+"""Operations that compute nothing."""
+
 _SHIFTED = (
+    *_OTHER_SHAPES,
     *(
-        "view",
-        "_unsafe_view",
-        "reshape",
-        "expand",
-        "permute",
-        "transpose",
-        "unsqueeze",
-        "squeeze",
-        "slice",
-        "select",
-    ),
-    *(
-        "split",
-        "split_with_sizes",
-        "unbind",
         "slice_backward",
         "select_backward",
         "cat",
         "stack",
         "flip",
         "gather",
-    ),
-    *(
         "amax",
         "amin",
         "var",
         "logsumexp",
-        "cumsum",
-        "_softmax",
-        "_log_softmax",
-        "argmax",
-        "argmin",
-        "index_select",
     ),
+    *("cumsum", "_softmax", "_log_softmax", "argmax", "argmin", "index_select"),
     *("_softmax_backward_data", "_log_softmax_backward_data", "glu", "glu_backward"),
 )
 _OF_NAMES: dict[str, Sequence[JointForm]] = {
@@ -442,22 +428,3 @@ _OF_NAMES: dict[str, Sequence[JointForm]] = {
     **dict.fromkeys(("clone", "_to_copy", "alias", "detach", "constant_pad_nd"), (_same,)),
     "t": (_transposed,),
 }
-
-VIEWS = frozenset(
-    [
-        *(
-            "view",
-            "_unsafe_view",
-            "expand",
-            "permute",
-            "transpose",
-            "unsqueeze",
-            "squeeze",
-            "slice",
-            "select",
-            "split",
-        ),
-        *("split_with_sizes", "unbind", "alias", "detach", "t", "as_strided", "reshape"),
-    ]
-)
-"""Operations that compute nothing."""
