@@ -26,6 +26,7 @@ from hopyard.objects import flatten
 from hopyard.torch import TorchEstimator
 from hopyard.training.estimator import Context, OneBatch, Visit
 from hopyard.training.session import Session
+from hopyard.training.torch import pack
 from hopyard.training.torch.replica import TorchReplica
 from hopyard.transformers import causal_lm
 
@@ -102,6 +103,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 16])
     given = parser.parse_args()
+    pack._BATCHES_FIRST = 0  # measured at once, not after some batches
     base = network()
     for name, targets in TARGETS.items():
         for rows in given.rows:

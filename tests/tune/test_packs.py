@@ -44,6 +44,7 @@ def _packs_whatever_they_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack, "LEAST_GAIN", 0.0)
     monkeypatch.setattr(pack, "_PROBE_SECONDS", 0.0)
     monkeypatch.setattr(pack, "_widths", {})
+    monkeypatch.setattr(pack, "_BATCHES_FIRST", 0)
 
 
 def rows(count: int = 240) -> dict[str, Any]:

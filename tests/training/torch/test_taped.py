@@ -34,6 +34,7 @@ def _packs_whatever_they_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack, "LEAST_GAIN", 0.0)
     monkeypatch.setattr(pack, "_PROBE_SECONDS", 0.0)
     monkeypatch.setattr(pack, "_widths", {})
+    monkeypatch.setattr(pack, "_BATCHES_FIRST", 0)
     monkeypatch.setattr(taped, "_met", {})
     monkeypatch.setattr(taped, "_OFTEN", 0)
 
@@ -221,6 +222,39 @@ def test_members_learn_what_they_learn_alone(
     given = ran(monkeypatch)
     check_same(CASES[case], threads=threads)
     assert len(given) > 20
+
+
+def test_nothing_is_measured_before_so_many_batches_were_computed_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pack, "_in_turns", {})
+    monkeypatch.setattr(pack, "_BATCHES_FIRST", 2 * 3 * (ROWS // 16))
+    planned = ran(monkeypatch)
+    with Session(1):
+        ones, others = replicas(lambda number: {}, 3), replicas(lambda number: {}, 3)
+        for number, visit in enumerate(visits(4)):
+            expected, found = alone(ones, visit), together(others, visit)
+            assert (found is None) == (number < 2)
+            assert (found or alone(others, visit)) == expected
+            assert (TorchReplica.validate_together(others, visit) is None) == (number < 2)
+            assert bool(planned) == (number >= 2)
+            assert all(not replica.trains_alone and replica.signature for replica in others)
+    assert [digests(replica) for replica in others] == [digests(replica) for replica in ones]
+
+
+def test_a_check_measures_no_batches_that_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gain() -> float | None:
+        monkeypatch.setattr(pack, "_widths", {})
+        monkeypatch.setattr(pack, "_gains", {})
+        return TorchReplica.gain_together(members, visits()[0], [1, 2, 3])
+
+    with Session(1):
+        members, same = replicas(lambda number: {}, 3), replicas(lambda number: {}, 3)
+        assert gain() is not None
+        monkeypatch.setattr(pack, "_MOST_PROBE_SECONDS", 0.0)
+        assert gain() is None
+        assert not pack._widths, "the run measures it, when that pays"
+        assert [digests(replica) for replica in members] == [digests(replica) for replica in same]
 
 
 @pytest.mark.parametrize("bad", [0, 1, 3])

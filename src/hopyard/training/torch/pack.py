@@ -46,9 +46,16 @@ _LARGE_GAIN = 1.5
 _PROBE_SECONDS = 0.03
 _MOST_PROBE_SECONDS = 2.0
 """After which no wider stack is begun to be measured that is expected to end later."""
+_BATCHES_FIRST = 500
+"""Batches that a process computes in turns of models over one base, before it measures what they gain together: that
+takes as long as 20 to 160 batches, which a short search does not win back."""
+_BATCHES_OF_PROBE = 10
+"""Batches of each member that measuring two of them over a base takes as long as."""
 
 _widths: dict[tuple[str, int], int | str] = {}
 """By signature and threads: how wide stacks of these models are, or why they train one at a time."""
+_in_turns: dict[tuple[str, int], int] = {}
+"""By signature and threads: how many batches were computed in turns, of models over a base that are not measured yet."""
 _gains: dict[tuple[str, int], float] = {}
 """By signature and threads: how many times as long a batch takes members one by one as in stacks of that width."""
 
@@ -298,7 +305,9 @@ def gain_together(replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]) -
     signature = replicas[0].signature
     try:
         for batch, _ in replicas[0].training_batches(visit):
-            _width(signature, members, batch)
+            alone = 0.0 if members[0].parts.base is None else _seconds_alone(signature, members[0], batch)
+            if 2 * _BATCHES_OF_PROBE * alone <= _MOST_PROBE_SECONDS:
+                _width(signature, members, batch)
             break
     finally:
         for context in contexts:
@@ -351,6 +360,8 @@ def train_members(
     sizes = batch_sizes(rows, first.estimator.batch_size)
     shares, ends = groups_of(sizes, first.estimator.accumulate)
     shares = None if first.forward.loss_is_sum else shares
+    if first.base is not None and not _is_worth_measuring(signature, len(members) * len(sizes)):
+        return False
     groups: list[tuple[Sequence[PackMember], _Lockstep | Unison]] = []
     begins = True
     try:
@@ -406,6 +417,8 @@ def measure_members(
     Returns: of each replica the exception that ended it, or None; None for all: they must be validated one by one.
     """
     if members[0].base is not None:
+        if width_of(signature) is None:  # what they gain in training is to be seen first
+            return None
         return _measure_over_base(members, batches, metrics)
     found: list[Exception | None] = [None] * len(members)
     stack = Stack([_layers_of(member) for member in members], [torch.default_generator] * len(members))
@@ -545,6 +558,16 @@ def width_of(signature: str) -> int | str | None:
     return _widths.get((signature, torch.get_num_threads()))
 
 
+def _is_worth_measuring(signature: str, batches: int) -> bool:
+    """Whether models over one base have been trained in turns for so long that it pays to see what they gain together.
+    If not, these ``batches`` are trained in turns, too."""
+    key = (signature, torch.get_num_threads())
+    if key in _widths or _in_turns.get(key, 0) >= _BATCHES_FIRST:
+        return True
+    _in_turns[key] = _in_turns.get(key, 0) + batches
+    return False
+
+
 def _width(signature: str, members: Sequence[PackMember], batch: Batch) -> int | str:
     """Number of members that a stack takes; or why they gain nothing together, or have not their bits."""
     chosen = width_of(signature)
@@ -607,16 +630,11 @@ def _chosen(signature: str, gains: Mapping[int, float], members: int, most: int)
 
 def _probed_over_base(signature: str, members: Sequence[PackMember], batch: Batch) -> int | str:
     """How many models over one base are to be computed at once, or why none are; all of them are left as they are."""
-    first = members[0].parts
-    share = 1.0 if first.estimator.accumulate > 1 and not first.forward.loss_is_sum else None
+    share = _share_of(members[0].parts)
     widths = sorted({min(width, len(members)) for width in WIDTHS_OVER_BASE}, reverse=True)
     gains: dict[int, float] = {}
     begun = time.monotonic()
-    with _copies_over_base(signature, members[:1]) as one:
-        one.gradients_alone(0, batch, share, add=False)
-        before = time.process_time()
-        one.gradients_alone(0, batch, share, add=False)
-        alone = time.process_time() - before
+    alone = _seconds_alone(signature, members[0], batch)
     while widths and (not gains or time.monotonic() - begun < _MOST_PROBE_SECONDS):
         fitting = [width for width in widths if 3 * width * alone < _MOST_PROBE_SECONDS]
         widths.remove(width := max(fitting) if fitting else min(widths))
@@ -633,6 +651,21 @@ def _probed_over_base(signature: str, members: Sequence[PackMember], batch: Batc
         if gains[width] > _LARGE_GAIN:
             break
     return _chosen(signature, gains, len(members), WIDTHS_OVER_BASE[0])
+
+
+def _share_of(parts: Parts) -> float | None:
+    """A share of a group of batches, where losses are multiplied by it."""
+    return 1.0 if parts.estimator.accumulate > 1 and not parts.forward.loss_is_sum else None
+
+
+def _seconds_alone(signature: str, member: PackMember, batch: Batch) -> float:
+    """CPU time that a member over a base takes for the loss and gradients of a batch."""
+    share = _share_of(member.parts)
+    with _copies_over_base(signature, [member]) as one:
+        one.gradients_alone(0, batch, share, add=False)
+        begun = time.process_time()
+        one.gradients_alone(0, batch, share, add=False)
+        return time.process_time() - begun
 
 
 @contextmanager
