@@ -1,6 +1,6 @@
 """Claim: trials of adapters cost what plain PEFT costs, and keep one base in memory and on disk.
 
-    python benchmarks/adapters.py [--trials 4] [--rows 256]
+    python benchmarks/adapters.py [--trials 4] [--rows 256] [--rounds 3]
 
 Needs the weights of MiniLM: ``make weights``. One CPU thread. Prints a JSON line for each of these:
 
@@ -213,9 +213,9 @@ def search(root: Path, data: dict[str, np.ndarray[Any, Any]], trials: int) -> No
     ).fit(data)  # fmt: skip
 
 
-def cpu_time(root: Path, trials: int, count: int) -> None:
+def cpu_time(root: Path, trials: int, count: int, rounds: int) -> None:
     data, ours, theirs = rows(count), [], []
-    for number in range(3):
+    for number in range(rounds):
         began = time.process_time()
         search(root / f"cpu-{number}", data, trials)
         ours.append(time.process_time() - began)
@@ -237,10 +237,10 @@ def on_two_workers(root: Path, trials: int, count: int) -> None:
     ).fit(*parts)  # fmt: skip
 
 
-def beside_trainer(root: Path, trials: int, count: int) -> None:
+def beside_trainer(root: Path, trials: int, count: int, rounds: int) -> None:
     here = Path(__file__).resolve()
     taken: dict[str, list[tuple[float, float]]] = {"ours": [], "theirs": []}
-    for number in range(3):
+    for number in range(rounds):
         options = ["--trials", str(trials), "--rows", str(count), "--root", str(root / f"two-{number}")]
         our_processes = [[sys.executable, str(here), "--part", "two workers", *options]]
         peer = [sys.executable, str(here.with_name("_trainer_search.py")), str(root / f"study-{number}")]
@@ -267,6 +267,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--trials", type=int, default=4)
     parser.add_argument("--rows", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--part", help="run this part alone, in this process")
     parser.add_argument(
         "--root", type=Path, help='folder of the part "two workers", which is our side of another'
@@ -280,15 +281,16 @@ def main() -> None:
         "written": lambda root: written(root, 256),
         "swapping": swapping,
         "memory": lambda root: memory(32),
-        "cpu": lambda root: cpu_time(root, asked.trials, asked.rows),
-        "beside Trainer": lambda root: beside_trainer(root, asked.trials, asked.rows),
+        "cpu": lambda root: cpu_time(root, asked.trials, asked.rows, asked.rounds),
+        "beside Trainer": lambda root: beside_trainer(root, asked.trials, asked.rows, asked.rounds),
     }
     if asked.part == "two workers":
         on_two_workers(asked.root, asked.trials, asked.rows)
         return
     if asked.part is None:
         for part in parts:  # each in a process of its own: memory and caches of one are not another's
-            options = ["--trials", str(asked.trials), "--rows", str(asked.rows), "--part", part]
+            options = ["--trials", str(asked.trials), "--rows", str(asked.rows), "--rounds", str(asked.rounds)]
+            options += ["--part", part]
             subprocess.run([sys.executable, __file__, *options], check=True)
         return
     with tempfile.TemporaryDirectory(prefix="hopyard-bench-") as folder:
