@@ -23,13 +23,13 @@ T = TypeVar("T")
 AHEAD_BYTES = 96 << 20
 """Bytes of objects that are in memory or on their way at once, in a process; each reader has one row group anyway."""
 
-_REQUEST = 8 << 20  # bytes at most: over 30 ms and 100 MB/s, larger ones gain nothing
+_REQUEST = 16 << 20  # bytes at most: over 30 ms and 100 MB/s, larger ones gain nothing
 _GAP = (
     64 << 10
 )  # bytes between chunks that are fetched with them: less than what passes in the time of a request
 _ITEMS_AHEAD = 64  # of a reader: each may be a file in memory and a claim, of 1,024 descriptors in a process
 _AT_ONCE = 16  # requests: small ones need many to fill a wire
-_BYTES_AT_ONCE = 48 << 20  # of requests: fills 1 GB/s at 30 ms; of more, all come only when all are here
+_BYTES_AT_ONCE = 64 << 20  # of requests: fills 1 GB/s at 30 ms; of more, all come only when all are here
 _DICTIONARY = 100  # bytes that old writers did not count to a chunk (PARQUET-816)
 
 
