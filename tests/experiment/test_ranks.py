@@ -28,8 +28,8 @@ from hopyard.experiment.downloads import Downloads
 from hopyard.experiment.function_trial import FunctionEstimator
 from hopyard.experiment.lengths import Facts, Stretch, Visits
 from hopyard.experiment.ranks import place, ranks_of, together, turns
+from hopyard.experiment.surrounded import TrialEstimator, TrialSurroundings
 from hopyard.experiment.torch_trial import TorchTrial, TorchTrialEstimator
-from hopyard.experiment.trials import Surroundings, TrialEstimator
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.training.estimator import Context, Estimator, OneBatch, Replica, Visit
@@ -116,7 +116,7 @@ class Trial(TorchTrial):
 
 def function_of(trial: Callable[[TrialContext], Any], folder: Path) -> Callable[[dict[str, Any]], Estimator]:
     """What a search calls for the estimator of a trial class, or of a function."""
-    around = Surroundings(folder, folder, {})
+    around = TrialSurroundings(folder, folder, {})
 
     def make(params: dict[str, Any]) -> Estimator:
         context = TrialContext({}, params, Downloads(), place())
@@ -481,7 +481,7 @@ class FailingFunction:
     def __call__(self, params: dict[str, Any]) -> Estimator:
         context = TrialContext({}, params, Downloads(), place())
         return TorchTrialEstimator(
-            Failing(context), Surroundings(self.folder, self.folder, {}), Visits(1, 2, "epochs", 2)
+            Failing(context), TrialSurroundings(self.folder, self.folder, {}), Visits(1, 2, "epochs", 2)
         )
 
 

@@ -13,7 +13,7 @@ from hopyard.errors import EstimatorError, NotFoundError, UsageError
 from hopyard.experiment.context import TrialContext
 from hopyard.experiment.lengths import Facts
 from hopyard.experiment.saving import as_tree, from_tree
-from hopyard.experiment.trials import Surroundings, TrialEstimator
+from hopyard.experiment.surrounded import TrialEstimator, TrialSurroundings
 from hopyard.objects import flatten, load_state
 from hopyard.training.estimator import Context, OneBatch, Replica, Visit
 from hopyard.training.metric import MetricSet
@@ -39,12 +39,12 @@ class FunctionEstimator(TrialEstimator):
         self,
         function: Callable[[TrialContext], Any],
         context: TrialContext,
-        surroundings: Surroundings,
+        surroundings: TrialSurroundings,
         metric: str,
     ) -> None:
         self.function: Callable[[TrialContext], Any] = function
         self.context: TrialContext = context
-        self.surroundings: Surroundings = surroundings
+        self.surroundings: TrialSurroundings = surroundings
         self.metric: str = metric
 
     def replica(self, context: Context) -> Replica:

@@ -25,7 +25,7 @@ from hopyard.experiment.keras_loaders import (
 )
 from hopyard.experiment.lengths import Facts, Visits
 from hopyard.experiment.own_loader import WithOwnLoader, bytes_of, number_of_batches, partitioned, rows_of
-from hopyard.experiment.trials import Surroundings, TrialEstimator
+from hopyard.experiment.surrounded import TrialEstimator, TrialSurroundings
 from hopyard.objects import derive_seed
 from hopyard.training.estimator import Context, OneBatch, Replica, Visit
 from hopyard.training.keras.binding import Binding, shapes_of_outputs
@@ -77,10 +77,10 @@ class KerasTrialEstimator(KerasEstimator, TrialEstimator):
     """
 
     def __init__(
-        self, trial: KerasTrial, surroundings: Surroundings, visits: Visits | None, trains: bool = True
+        self, trial: KerasTrial, surroundings: TrialSurroundings, visits: Visits | None, trains: bool = True
     ) -> None:
         self.trial: KerasTrial = trial
-        self.surroundings: Surroundings = surroundings
+        self.surroundings: TrialSurroundings = surroundings
         self.visits: Visits | None = visits if trains else None
         model = _compiled(trial, trial.build_model())
         self.training: Built = Built(trial, "build_training_data_loader", random.getrandbits(63))

@@ -9,7 +9,8 @@ from typing import Any
 
 from hopyard.errors import Evidence, Preempted, StorageError, WorkerError
 from hopyard.experiment.lengths import Facts, Stretch
-from hopyard.experiment.trials import TrialEstimator, TrialFunction
+from hopyard.experiment.surrounded import TrialEstimator
+from hopyard.experiment.trials import TrialFunction
 from hopyard.training.estimator import Visit
 from hopyard.training.evidence import gather
 from hopyard.training.session import Session

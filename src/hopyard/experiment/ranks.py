@@ -44,8 +44,8 @@ from hopyard.errors import EstimatorError, UsageError
 from hopyard.experiment.context import Distributed
 from hopyard.experiment.function_trial import FunctionEstimator, FunctionReplica
 from hopyard.experiment.lengths import Facts
+from hopyard.experiment.surrounded import TrialEstimator
 from hopyard.experiment.torch_trial import TorchTrialEstimator, TorchTrialReplica, hopyard_loader
-from hopyard.experiment.trials import TrialEstimator
 from hopyard.objects import derive_seed
 from hopyard.training.estimator import Context, Estimator, OneBatch, Replica, Visit
 from hopyard.training.metric import MetricSet

@@ -28,7 +28,7 @@ from hopyard.experiment.own_loader import (
     partitioned,
     rows_of,
 )
-from hopyard.experiment.trials import Surroundings, TrialEstimator
+from hopyard.experiment.surrounded import TrialEstimator, TrialSurroundings
 from hopyard.objects import derive_seed
 from hopyard.training.estimator import Context, OneBatch, Replica, Visit
 from hopyard.training.metric import MetricSet
@@ -92,10 +92,10 @@ class TorchTrialEstimator(TorchEstimator, TrialEstimator):
     """
 
     def __init__(
-        self, trial: TorchTrial, surroundings: Surroundings, visits: Visits | None, trains: bool = True
+        self, trial: TorchTrial, surroundings: TrialSurroundings, visits: Visits | None, trains: bool = True
     ) -> None:
         self.trial: TorchTrial = trial
-        self.surroundings: Surroundings = surroundings
+        self.surroundings: TrialSurroundings = surroundings
         self.visits: Visits | None = visits if trains else None
         model = _returned(trial, "build_model", trial.build_model(), torch.nn.Module)
         self.training: Iterable[Any] = ()

@@ -13,11 +13,9 @@ import importlib
 import inspect
 import itertools
 import os
-import sys
 import time
 import traceback
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +25,9 @@ from hopyard.errors import EstimatorError
 from hopyard.experiment.context import TrialContext
 from hopyard.experiment.definition import definition_archive, unpack
 from hopyard.experiment.downloads import Downloads
-from hopyard.experiment.lengths import Facts, Visits
+from hopyard.experiment.lengths import Visits
 from hopyard.experiment.secrets import resolve_secrets
-from hopyard.masking import masked_output
+from hopyard.experiment.surrounded import TrialSurroundings
 from hopyard.storage import Store, files
 from hopyard.training.estimator import Estimator
 from hopyard.wording import brief, nearest, shortened
@@ -41,65 +39,6 @@ _OF_CLASSES = ("hopyard.experiment.torch_trial", "hopyard.experiment.keras_trial
 """Modules of the classes that trials extend; those of them are imported which the trial's code has imported."""
 
 _FROM_DETERMINED = " docs/determined.md shows a trial of Determined and one of Hopyard side by side."
-
-_imported: set[str] = set()
-"""Directories that this process has imported code of trials from."""
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """Surroundings of a trial's code: its modules can be imported, and its files are in the working directory.
-
-    Attributes:
-        code: directory that modules are imported from.
-        directory: working directory, for this trial alone.
-        variables: environment variables.
-    """
-
-    code: Path
-    directory: Path
-    variables: Mapping[str, str]
-
-    @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
-        """Have them meanwhile, and afterwards those of before."""
-        before, path = Path.cwd(), list(sys.path)
-        known = {name: os.environ.get(name) for name in self.variables}
-        os.chdir(self.directory)
-        os.environ.update(self.variables)
-        self._forget_others()
-        sys.path.insert(0, str(self.code))
-        try:
-            with masked_output(sys.stdout, sys.stderr):
-                yield
-        finally:
-            sys.path[:] = path
-            for name, value in known.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
-            os.chdir(before)
-
-    def _forget_others(self) -> None:
-        """Forget the modules of other definitions, which may have the same names."""
-        own = str(self.code)
-        others = tuple(f"{folder}{os.sep}" for folder in _imported if folder != own)
-        if others:
-            for name, module in list(sys.modules.items()):
-                if str(getattr(module, "__file__", None) or "").startswith(others):
-                    del sys.modules[name]
-            _imported.clear()
-            importlib.invalidate_caches()
-        _imported.add(own)
-
-
-class TrialEstimator(Estimator):
-    """Estimator of a trial of an experiment."""
-
-    @abstractmethod
-    def facts(self) -> Facts:
-        """Facts about the data of the trial."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +125,7 @@ class TrialFunction:
                 + (_FROM_DETERMINED if any(map(_is_determineds, found.__mro__)) else "")
             )
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self) -> TrialSurroundings:
         """The surroundings of the trial, unpacked on this machine."""
         root = Path(f"{cache_directory()}-trials")
         _sweep_old(root)
@@ -196,7 +135,7 @@ class TrialFunction:
         directory = unpack(self.store, self.definition, folders[1] / f"{self.trial:05d}")
         for folder in folders:
             os.utime(folder)
-        return Surroundings(
+        return TrialSurroundings(
             code, directory, resolve_secrets(dict(self.variables), "environment.environment_variables")
         )
 

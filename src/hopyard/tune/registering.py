@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from hopyard.errors import ConflictError
 from hopyard.objects import StateRef, state_digest
@@ -22,14 +23,18 @@ from hopyard.stockroom.records import ModelRecord
 from hopyard.stockroom.views.view import WritableView
 from hopyard.storage import LocalStore
 from hopyard.tune.predicting.saved import STATE_FOLDER, ModelInfo, Weights, read_model, write_model
-from hopyard.tune.stock import opened, weights_of
+from hopyard.tune.weights import HasWeights, weights_of
 
-if TYPE_CHECKING:
-    from hopyard.tune.run import Model
+
+class Saveable(HasWeights, Protocol):
+    """A model of a search that can be saved."""
+
+    def contents(self) -> tuple[ModelInfo, Weights]:
+        """What is known of the model, and where its bytes are."""
 
 
 def register(
-    model: Model,
+    model: Saveable,
     stock: StockRoom | str | os.PathLike[str],
     name: str,
     description: str,
@@ -55,6 +60,16 @@ def register(
         return in_a_block(room, lambda: room.registry.add(name, find, description=description, labels=labels))
 
 
+@contextmanager
+def opened(stock: StockRoom | str | os.PathLike[str]) -> Iterator[StockRoom]:
+    """A stockroom that was given; one that was given by its path is opened meanwhile."""
+    if isinstance(stock, StockRoom):
+        yield stock
+    else:
+        with StockRoom(stock) as room:
+            yield room
+
+
 def in_a_block(room: StockRoom, register: Callable[[], ModelVersion]) -> ModelVersion:
     """Register a version in a block, which is begun again where others have committed one of its number meanwhile."""
     while True:
@@ -69,7 +84,7 @@ def in_a_block(room: StockRoom, register: Callable[[], ModelVersion]) -> ModelVe
             return version
 
 
-def _saved(model: Model, folder: Path) -> tuple[ModelInfo, Weights]:
+def _saved(model: Saveable, folder: Path) -> tuple[ModelInfo, Weights]:
     """The model as ``Model.save`` writes it."""
     store = LocalStore(folder)
     write_model(store, *model.contents())

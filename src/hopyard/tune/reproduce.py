@@ -25,7 +25,8 @@ from hopyard.tune.pinned import unpin
 from hopyard.tune.recipe import load_search
 from hopyard.tune.run import Run
 from hopyard.tune.search import Search
-from hopyard.tune.stock import ABOUT, CAPTURED, FORMAT, SEARCH, read_about, series_name, weights_tree
+from hopyard.tune.stock import ABOUT, CAPTURED, FORMAT, SEARCH, read_about, series_name
+from hopyard.tune.weights import weights_tree
 
 __all__ = ["HistoryDifference", "Reproduction", "TensorDifference", "reproduce"]
 

@@ -16,9 +16,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,12 +31,14 @@ from hopyard.stockroom.git import GitFacts, facts
 from hopyard.stockroom.history.draft import Draft
 from hopyard.stockroom.models import ModelShelf
 from hopyard.storage.format import format_header
-from hopyard.training import Program, has_trunk, load_program
+from hopyard.training import Program, load_program
 from hopyard.tune.arguments import Arguments
 from hopyard.tune.inputs import Ready, SearchData
 from hopyard.tune.pinned import Given, check_pinnable, names_of, pin
 from hopyard.tune.recipe import PickledSearch
-from hopyard.tune.run import Model, Run
+from hopyard.tune.registering import opened
+from hopyard.tune.run import Run
+from hopyard.tune.weights import weights_of
 
 FORMAT = "stock-search"
 ABOUT, SEARCH = "search.json", "search.pkl"
@@ -166,16 +166,6 @@ class FitOutcome:
         }
 
 
-@contextmanager
-def opened(stock: StockRoom | str | os.PathLike[str]) -> Iterator[StockRoom]:
-    """A stockroom that was given; one that was given by its path is opened meanwhile."""
-    if isinstance(stock, StockRoom):
-        yield stock
-    else:
-        with StockRoom(stock) as room:
-            yield room
-
-
 def is_reproducible(stored: RunView) -> bool:
     """Whether a stored run is of a search that can be trained again: its best trial was not cloned by a user."""
     if SEARCH not in stored.artifacts or ABOUT not in stored.artifacts:
@@ -197,23 +187,6 @@ def outcome_digest(run: Run) -> str:
         for number, trial in run.state.trials.items()
     }
     return digest_json(trials, "hopyard.outcome")
-
-
-def weights_of(model: Model) -> OrderedDict[str, Any]:
-    """A model's weights as the state dict of its module."""
-    from hopyard.training.torch.state import from_tree  # takes long to import
-
-    return OrderedDict(from_tree(weights_tree(model)))
-
-
-def weights_tree(model: Model) -> Any:
-    """A model's weights as tensors without a framework; with its trunk's weights, if it has one."""
-    tree = load_state(*model.weights(), verify=True)
-    if has_trunk(tree):
-        from hopyard.training.torch.state import to_tree
-
-        tree = to_tree(dict(model.torch().state_dict()), "model")
-    return tree
 
 
 def series_name(trial: int, metric: str) -> str:

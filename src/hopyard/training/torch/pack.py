@@ -55,7 +55,7 @@ _BATCHES_OF_PROBE = 10
 _widths: dict[tuple[str, int], int | str] = {}
 """By signature and threads: how wide stacks of these models are, or why they train one at a time."""
 _in_turns: dict[tuple[str, int], int] = {}
-"""By signature and threads: how many batches were computed in turns, of models over a base that are not measured yet."""
+"""By signature and threads: batches that were computed in turns, of models over a base that are not measured yet."""
 _gains: dict[tuple[str, int], float] = {}
 """By signature and threads: how many times as long a batch takes members one by one as in stacks of that width."""
 
