@@ -6,14 +6,18 @@ import contextlib
 import itertools
 import os
 import pickle
+import select
 import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -245,6 +249,52 @@ def test_a_server_that_never_answers_costs_bounded_time(s3_url: str) -> None:
         with pytest.raises(StorageError, match=r"nothing answers at http://127"):
             store.put_new("a", b"")
         assert time.monotonic() - began < 30
+
+
+@contextlib.contextmanager
+def resetting(url: str, sign: bytes) -> Iterator[tuple[str, list[int]]]:
+    """A relay to a server that resets the connection, instead of passing it on, when the sign first comes over one; and
+    how often it has."""
+    resets: list[int] = []
+    host, port = urlsplit(url).netloc.rsplit(":", 1)
+
+    def serve(client: socket.socket) -> None:
+        with client, socket.create_connection((host, int(port))) as server, contextlib.suppress(OSError):
+            ends = {client: server, server: client}
+            while True:
+                for ready in select.select(list(ends), [], [])[0]:
+                    data = ready.recv(1 << 16)
+                    if ready is client and sign in data and not resets:
+                        resets.append(1)
+                        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                        return
+                    if not data:
+                        return
+                    ends[ready].sendall(data)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}", resets
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            accepting.join()
+
+
+def test_a_deletion_whose_connection_is_reset_is_asked_for_again(s3: Any, s3_url: str) -> None:
+    with resetting(s3.url, b"?delete") as (address, resets):
+        store = ObjectStore(s3_url, endpoint=address)
+        store.put("x/a", b"1")
+        store.put("x/b", b"2")
+        store.delete("x/a")
+        assert resets
+        assert list(store.list()) == [Entry("x/b", 1)]
 
 
 def test_a_busy_server_is_asked_again(s3: Any, s3_url: str) -> None:

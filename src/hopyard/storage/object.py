@@ -243,15 +243,15 @@ class ObjectStore(Store):
         return [meta["path"] for meta in page if meta["path"] not in ("", prefix)]
 
     def _asked(self, name: str, ask: Callable[[], T], writing: bool = False) -> T:
-        """The answer to requests that may be repeated: asked for again when it was cut off in its middle, which the
-        library does not see as a request that failed."""
+        """The answer to requests that may be repeated: asked for again when it was cut off, where the library does not
+        do so."""
         failures = import_module("obstore.exceptions")
         with self._errors(name, writing):
             for _ in range(_ATTEMPTS - 1):
                 try:
                     return ask()
                 except failures.GenericError as error:
-                    if CUT_OFF not in str(error):
+                    if not any(sign in str(error) for sign in CUT_OFF):
                         raise
             return ask()
 

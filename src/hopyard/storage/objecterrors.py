@@ -20,10 +20,11 @@ _ELSEWHERE = (
     "redirect without LOCATION", "301 Moved", "PermanentRedirect", "AuthorizationHeaderMalformed",
     "IllegalLocationConstraint",
 )  # fmt: skip
-CUT_OFF = "response body error"
-"""A sign in the library's error of an answer that ended in its middle."""
+CUT_OFF = ("response body error", "kind: Interrupted")
+"""Signs in the library's error of an answer that ended in its middle, and of a connection that was reset, after which
+the library repeats no deletion."""
 
-_UNREACHABLE = ("error sending request", "Connect", "timed out", "dns error", "operation timed out", CUT_OFF)
+_UNREACHABLE = ("error sending request", "Connect", "timed out", "dns error", "operation timed out", *CUT_OFF)
 
 
 def bucket_error(url: str, text: str) -> StorageError | None:
