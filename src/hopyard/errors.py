@@ -308,6 +308,14 @@ class Evidence:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Evidence:
+        """The failure that such an object tells.
+
+        Raises:
+            TypeError: it is another object, or has no text where there is one.
+        """
+        texts = [fields.get(name, "") for name in ("kind", "message", "traceback", "log", "phase")]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"a failure is told in texts, not as {fields!r}")
         return cls(**fields)
 
     def describe(self) -> str:

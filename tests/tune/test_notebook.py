@@ -24,7 +24,8 @@ class Made:
         self.workers, self.clock = workers, 0.0
         self.records: list[JournalRecord] = [
             {
-                "r": "run", "run_id": "r", "format": format_header(RUN_FORMAT), "settings": {"kind": "random"},
+                "r": "run", "run_id": "r", "format": format_header(RUN_FORMAT), "created": 0.0,
+                "settings": {"kind": "random", "seed": 0, "data": "d", "search_space": {}},
                 "layout": {"train": 1, "validate": 1}, "num_epochs": 2,
                 "metric": {"key": "val_accuracy", "mode": mode},
             },

@@ -16,7 +16,7 @@ from hopyard.cli import run_commands, run_results
 from hopyard.cli.run_stores import RunId, StorePath, open_existing
 from hopyard.cli.terminal import JsonOption, console, say, show_json
 from hopyard.documents.runs import UNREADABLE, run_json, summary_json
-from hopyard.errors import StorageError
+from hopyard.errors import CorruptError, StorageError
 from hopyard.hopper.history import Totals, committed_units, rules_broken_by, totals_of
 from hopyard.hopper.journal import holder, read_records
 from hopyard.hopper.state import ENDED, TrialState
@@ -110,7 +110,13 @@ def looked_at(folder: Store, run_id: str) -> tuple[Run, Totals, list[str]]:
     records = list(read_records(folder))  # once: they may be many
     run = tune.Run(folder, run_id, records, held)
     units = committed_units(records)
-    return run, totals_of(units, run.state.pauses), rules_broken_by(units, run.state.layout)
+    try:
+        return run, totals_of(units, run.state.pauses), rules_broken_by(units, run.state.layout)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise CorruptError(
+            f"run {run_id} in {folder.url} has a unit that is not as Hopyard writes units ({error!r}). Restore its "
+            "journal from a copy, or begin the run anew with fresh=True."
+        ) from error
 
 
 def show_trials(run: Run, totals: Totals, broken: Sequence[str], most: int | None) -> None:

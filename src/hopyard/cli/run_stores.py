@@ -32,7 +32,7 @@ def complete_trial(ctx: typer.Context, incomplete: str) -> list[str]:
         from hopyard.tune.listing import find_run
 
         folder = find_run(open_existing(_argument(ctx, "store", 0)), _argument(ctx, "run_id", 1))
-        return map(str, read_state(read_records(folder)).trials)
+        return map(str, read_state(read_records(folder), folder.url).trials)
 
     return names_beginning(incomplete, trials)
 

@@ -9,6 +9,7 @@ from collections import ChainMap, Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
+from hopyard.errors import CorruptError, StorageError
 from hopyard.hopper.scheduler import Layout
 from hopyard.hopper.state import JournalRecord, Pause, RunState, paused_between
 
@@ -147,13 +148,49 @@ def _summed(units: Iterable[JournalRecord]) -> Summing:
     return sums
 
 
-def read_state(records: Iterable[JournalRecord]) -> RunState:
-    """The state that the records lead to, going back to durable progress."""
+def read_state(records: Iterable[JournalRecord], where: str = "this run") -> RunState:
+    """The state that the records lead to, going back to durable progress.
+
+    Args:
+        where: the run and its place, for messages.
+
+    Raises:
+        CorruptError: a record is not as Hopyard writes them, or does not follow from those before it.
+        FormatError: a later version has written it.
+    """
     state = RunState()
-    for record in records:
-        state.apply(record)
+    for number, record in enumerate(records, 1):
+        apply_record(state, record, number, where)
     state.roll_back()
     return state
+
+
+def apply_record(state: RunState, record: JournalRecord, number: int, where: str) -> None:
+    """Apply a record of the journal: see ``read_state``, which it raises the errors of.
+
+    Args:
+        number: of the record in the journal, from 1.
+    """
+    try:
+        state.apply(record)
+    except Exception as error:
+        raise unfitting(error, number, where) from error
+
+
+def unfitting(error: Exception, number: int, where: str) -> StorageError:
+    """The error to raise where applying a record has raised ``error``: that one, if it is about the store; else one
+    that names the record, which is not as Hopyard writes records.
+
+    Args:
+        number: of the record in the journal, from 1.
+        where: the run and its place.
+    """
+    if isinstance(error, StorageError):
+        return error
+    return CorruptError(
+        f"record {number} of the journal of {where} does not follow from those before it ({error!r}). Restore the "
+        "journal from a copy, or begin the run anew with fresh=True."
+    )
 
 
 class UnitFollower:

@@ -445,6 +445,10 @@ class RunState:
         self.roll_back()
 
     def _apply_extend(self, record: JournalRecord) -> None:
+        begun: dict[str, Any] = self.header["settings"]
+        settings: dict[str, Any] = record.get("settings", begun)
+        if begun.keys() - settings.keys() or settings.get("kind") != begun.get("kind"):
+            raise ValueError("the settings of an extension are those of the run, with another budget")
         self.header.update({k: v for k, v in record.items() if k not in ("r", "c")})
         self._note_budget()
         self.controls = max(self.controls, record.get("c", 0))
@@ -458,8 +462,10 @@ class RunState:
         self.budgets.append({"num_models": num_models, "num_epochs": self.num_epochs})
 
     def _apply_trial(self, record: JournalRecord) -> None:
-        number = int(record["n"])
-        trial = TrialState(number, record["params"], int(record["g"]), record.get("source"))
+        number, params = int(record["n"]), record["params"]
+        if not isinstance(params, dict):
+            raise TypeError(f"params are an object, not {params!r}")
+        trial = TrialState(number, params, int(record["g"]), record.get("source"))
         trial.drawn_as, trial.clone_of = record.get("draws"), record.get("clone")
         if trial.source is not None:
             donor = self.trials[trial.source].durable
@@ -473,7 +479,7 @@ class RunState:
         self.trials[number] = trial
 
     def _apply_control(self, record: JournalRecord) -> None:
-        self.controls = record["c"]
+        self.controls = int(record["c"])
         if "refused" in record:
             return
         self._tick(record.get("z", 0.0))
@@ -510,7 +516,7 @@ class RunState:
 
     def _apply_end(self, record: JournalRecord) -> None:
         trial = self.trials[record["t"]]
-        trial.status = record["status"]
+        trial.status = _word(record["status"])
         if trial.status != "failed" and trial.rung is not None:
             self._remember(trial, trial.rungs.pop().metrics)
         if record.get("error"):
@@ -522,7 +528,7 @@ class RunState:
         self.clock = max(self.clock, now)
 
     def _apply_finish(self, record: JournalRecord) -> None:
-        self.finished, self.paused = record["status"], False
+        self.finished, self.paused = _word(record["status"]), False
         self._end_pause()
 
     def _end_pause(self) -> None:
@@ -609,6 +615,12 @@ class RunState:
         trial.ended_at.append(self.clock)
         for name, value in measured.items():
             trial.history.setdefault(name, []).append(value)
+
+
+def _word(status: Any) -> str:
+    if not isinstance(status, str):
+        raise TypeError(f"a status is a word, not {status!r}")
+    return status
 
 
 def trial_folder(number: int) -> str:

@@ -49,15 +49,16 @@ def check_format(
         CorruptError: not a header at all.
     """
     place = where or f"this {kind}"
-    found = header.get("kind")
-    if not isinstance(found, str) or not isinstance(header.get("version"), int):
+    found, flags = header.get("kind"), header.get("flags", [])
+    is_readable = isinstance(found, str) and isinstance(header.get("version"), int)
+    if not (is_readable and isinstance(flags, list | tuple) and all(isinstance(flag, str) for flag in flags)):
         raise CorruptError(
             f"{place} has no readable format header: {dict(header)!r}. "
             "It was damaged or was not written by Hopyard; restore it from a copy, or make it again."
         )
     if found != kind:
         raise KindError(f"{place} holds a {found}, not a {kind}. Give the path of a {kind}.")
-    unknown = sorted(set(header.get("flags", ())) - set(known_flags))
+    unknown = sorted(set(flags) - set(known_flags))
     if header["version"] > version or unknown:
         writer = header.get("hopyard", "unknown")
         features = f" and uses {', '.join(map(repr, unknown))}" if unknown else ""

@@ -72,8 +72,9 @@ def asked(
         if not kept:
             return Reply(f"run {run_id} is not running, so there is nothing to {what}.")
         records = list(read_records(folder))
-        check_header(records, f"run {run_id} in {folder.url}")
-        state = read_state(records)
+        where = f"run {run_id} in {folder.url}"
+        check_header(records, where)
+        state = read_state(records, where)
         nothing = _check(state, run_id, command)
         if nothing:
             return Reply(nothing)

@@ -97,7 +97,7 @@ def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
 def _shown(setting: Any) -> Any:
     """The digest of an identity of code; other settings as they are."""
     return (
-        setting["digest"][:12]
+        str(setting["digest"])[:12]
         if isinstance(setting, dict) and {"digest", "parts"} <= set(setting)
         else setting
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.hopper.history import read_state
@@ -67,6 +67,65 @@ def check_header(records: Sequence[JournalRecord], where: str) -> None:
             "or delete the run."
         )
     check_format(found, RUN_FORMAT, where=where)
+    _check_fields(header, _HEADER, "first", where)
+
+
+def _check_fields(record: JournalRecord, rules: Mapping[str, _Rule], which: str, where: str) -> None:
+    """Refuse a record with a field of another kind than Hopyard writes: lists show these fields as they are."""
+    for path, rule in rules.items():
+        value: Any = record
+        for name in path.split("."):
+            value = value.get(name, _MISSING) if isinstance(value, dict) else _MISSING
+        if not rule.fits(value):
+            given = "has no" if value is _MISSING else f"has {str(value)[:60]!r} as"
+            raise CorruptError(
+                f"{where} is not as Hopyard writes runs: the {which} record of its journal {given} {path}, which is "
+                f"{rule.said}. Restore its journal from a copy, or delete the run."
+            )
+
+
+class _Rule(NamedTuple):
+    """Which values a field may have, and that in words."""
+
+    fits: Callable[[Any], bool]
+    said: str
+
+
+_MISSING = object()
+_LATEST = 2.5e11  # the year 9892: what dates can show
+_ANY = _Rule(lambda value: value is not _MISSING, "there in every run")
+_TEXT = _Rule(lambda value: isinstance(value, str), "a text")
+_WHOLE = _Rule(lambda value: isinstance(value, int) and value >= 0, "a whole number")
+_MORE = _Rule(lambda value: isinstance(value, int) and value > 0, "a whole number above 0")
+_NUMBER = _Rule(lambda value: isinstance(value, int | float), "a number")
+_HEADER = {
+    "created": _Rule(
+        lambda value: isinstance(value, int | float) and 0 <= value <= _LATEST, "a time in seconds since 1970"
+    ),
+    "settings.kind": _TEXT,
+    "settings.seed": _ANY,
+    "settings.data": _ANY,
+    "settings.search_space": _ANY,
+    "settings.num_models": _Rule(
+        lambda value: value in (None, _MISSING) or _WHOLE.fits(value), "a whole number"
+    ),
+    "metric.key": _TEXT,
+    "metric.mode": _Rule(lambda value: value in ("min", "max"), "'min' or 'max'"),
+    "layout.train": _MORE,
+    "layout.validate": _WHOLE,
+    "num_epochs": _WHOLE,
+    "num_points": _Rule(lambda value: value in (None, _MISSING) or _WHOLE.fits(value), "a whole number"),
+    "data": _Rule(lambda value: value in (None, _MISSING) or isinstance(value, dict), "an object"),
+}
+"""Fields of the first record of a journal that are shown of every run."""
+_FINISH = {
+    "status": _TEXT,
+    "trials": _WHOLE,
+    "best": _Rule(lambda value: value is None or _NUMBER.fits(value), "a number or null"),
+    "seconds": _NUMBER,
+    "unit_seconds": _NUMBER,
+}
+"""Fields of the record of a run's end, from which lists have all that they show."""
 
 
 def list_runs(store: Store) -> list[str]:
@@ -101,14 +160,16 @@ def summary(store: Store, run_id: str) -> RunSummary:
     folder = find_run(store, run_id)
     held = holder(folder)
     header, last = first_and_last(folder)
-    check_header([header], f"run {run_id} in {folder.url}")
+    where = f"run {run_id} in {folder.url}"
+    check_header([header], where)
     metric = header["metric"]["key"]
-    if last["r"] == "finish":
+    if last.get("r") == "finish":
+        _check_fields(last, _FINISH, "last", where)
         return RunSummary(
             run_id, last["status"], header["created"], last["trials"], metric, last["best"], held, header,
             last["seconds"], last["unit_seconds"],
         )  # fmt: skip
-    return summary_of(run_id, read_state(read_records(folder)), held)
+    return summary_of(run_id, read_state(read_records(folder), where), held)
 
 
 def summary_of(run_id: str, state: RunState, held: dict[str, Any] | None) -> RunSummary:

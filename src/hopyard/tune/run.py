@@ -111,10 +111,11 @@ class Run:
         self._take(records, held)
 
     def _take(self, records: list[JournalRecord], held: dict[str, Any] | None) -> None:
-        check_header(records, f"run {self.run_id} in {self._store.url}")
+        where = f"run {self.run_id} in {self._store.url}"
+        check_header(records, where)
         self._known = len(records)
         self.holder: dict[str, Any] | None = held
-        self.state: RunState = read_state(records)
+        self.state: RunState = read_state(records, where)
         self.settings: dict[str, Any] = self.state.header["settings"]
 
     def __repr__(self) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Protocol
 
 from hopyard.hopper.control import cloned_in_words
+from hopyard.hopper.history import apply_record
 from hopyard.hopper.journal import JournalFollower, holder
 from hopyard.hopper.state import JournalRecord, RunState
 from hopyard.storage import Store
@@ -40,9 +42,10 @@ def watch(folder: Store, run_id: str, progress: Display, wait: Callable[[float],
     tail, state, session = JournalFollower(folder), RunState(), {"workers": 0, "backend": ""}
     held = holder(folder)  # before reading: what a driver writes is there before it lets go
     records = tail.new()
-    check_header(records, f"run {run_id} in {folder.url}")
+    where, count = f"run {run_id} in {folder.url}", itertools.count(1)
+    check_header(records, where)
     for record in records:
-        state.apply(record)
+        apply_record(state, record, next(count), where)
         session = record if record["r"] == "session" else session
     progress.show(state, session)
     was_full = False
@@ -53,7 +56,7 @@ def watch(folder: Store, run_id: str, progress: Display, wait: Callable[[float],
         wait(every)
         held = holder(folder)
         for record in tail.new():
-            state.apply(record)
+            apply_record(state, record, next(count), where)
             if record["r"] == "session":
                 progress.show(state, record)
             else:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any
 
-from hopyard.errors import CorruptError, HopyardError, StorageError
-from hopyard.hopper.history import Summing, Totals, UnitFollower
+from hopyard.errors import HopyardError, StorageError
+from hopyard.hopper.history import Summing, Totals, UnitFollower, unfitting
 from hopyard.hopper.journal import JournalFollower, first_record, holder
 from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.storage import Store
@@ -65,6 +65,7 @@ class WatchedRun:
         self._store, self._clock = store, clock
         self.lock: threading.RLock = threading.RLock()
         self._folder = find_run(store, run_id)
+        self._where = f"run {run_id} in {self._folder.url}"
         self._follower = JournalFollower(self._folder)
         self._looked = -float("inf")
         self._failed: StorageError | None = None
@@ -147,7 +148,7 @@ class WatchedRun:
                         raise self._replaced()  # by a run that nobody drives any more
                     self._take(record)
                 except Exception as error:  # the rest of its segment would be missed by the next look
-                    self._failed = error if isinstance(error, StorageError) else self._unfitting(error)
+                    self._failed = unfitting(error, self.count + 1, self._where)
                     raise self._failed from error
             self._driver = driver or self._driver
             if self.count == before and (held is None or self._follower.is_ahead) and self.is_replaced():
@@ -165,15 +166,9 @@ class WatchedRun:
     def _replaced(self) -> StorageError:
         return StorageError(f"run {self.run_id} was begun anew since it was looked at. Open it again.")
 
-    def _unfitting(self, error: Exception) -> CorruptError:
-        return CorruptError(
-            f"record {self.count + 1} of the journal of run {self.run_id} in {self._folder.url} does not follow from "
-            f"those before it ({error!r}). Restore the journal from a copy, or begin the run anew with fresh=True."
-        )
-
     def _take(self, record: JournalRecord) -> None:
         if self.count == 0:
-            check_header([record], f"run {self.run_id} in {self._folder.url}")
+            check_header([record], self._where)
         kind = record["r"]
         if "alone" in record:
             self._alone_at = self.count + 1
