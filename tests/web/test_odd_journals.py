@@ -117,7 +117,7 @@ def test_whatever_a_field_of_a_record_is_no_reader_fails_without_words(
             except StorageError as error:
                 refused.append(str(error))
     assert refused or look is _listed
-    assert all("journal" in said or "format" in said for said in refused)
+    assert all(f"run {RUN} in " in said or "the journal " in said for said in refused)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +89,76 @@ def test_prepared_data_is_listed_as_such_and_what_is_unknown_of_it_has_a_reason(
     assert split["order_quality_unknown"] == (
         f"it has {split['rows']} rows; how well batches of 256 are mixed is told from two of them on"
     )
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Where buckets are on this machine: a server that answers nothing until the event is set, then that they are
+    empty."""
+    answers = threading.Event()
+
+    class Silent(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answers.wait()
+            body = b"<ListBucketResult><Name>b</Name><IsTruncated>false</IsTruncated></ListBucketResult>"
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Silent)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}", "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "x",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    yield answers
+    answers.set()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_bucket_that_does_not_answer_keeps_no_other_store_waiting(
+    bucket: threading.Event, place: Path, serve: Any
+) -> None:
+    with serve(["s3://silent/x", str(place)]) as client:
+        for _ in range(2):
+            assert [row["place"] for row in client.get("/api/runs").json["runs"]] == ["1"]
+            silent, there = client.get("/api/places").json["places"]
+            assert there["error"] is None
+            assert silent["error"] == (
+                "s3://silent/x has not told its runs yet. They appear here once it does; if it does not answer at all, "
+                "the reason appears here."
+            )
+        events = client.events("/api/runs/events")
+        _, first = next(events)
+        assert ([row["place"] for row in first["runs"]], first["places"]) == (["1"], ["0"])
+        assert not bucket.is_set()
+        bucket.set()
+        assert next(events) == ("runs", {"runs": [], "gone": [], "places": ["0"]})
+        events.close()
+        assert [each["error"] for each in client.get("/api/places").json["places"]] == [None, None]
+
+
+def test_that_a_store_without_runs_vanishes_and_comes_back_is_an_event(
+    place: Path, serve: Any, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with serve([str(empty), str(place)]) as client:
+        events = client.events("/api/runs/events")
+        _, first = next(events)
+        assert ([row["place"] for row in first["runs"]], first["places"]) == (["1"], [])
+        for is_there in (False, True):
+            if is_there:
+                empty.mkdir()
+            else:
+                empty.rmdir()
+            assert next(events) == ("runs", {"runs": [], "gone": [], "places": ["0"]})
+            assert (client.get("/api/places").json["places"][0]["error"] is None) == is_there
+        events.close()

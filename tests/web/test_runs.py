@@ -318,6 +318,27 @@ def test_the_end_is_told_when_the_driver_gives_the_run_back(place: Path, serve: 
         assert next(events) == ("end", {"status": "completed"})
 
 
+def test_a_command_that_waits_for_a_driver_is_an_event(place: Path, serve: Any, tmp_path: Path) -> None:
+    shutil.copytree(place, tmp_path / "store")
+    with serve([str(tmp_path / "store")]) as client:
+        events = client.events(f"/api/runs/0/{RUN}/events?since=0")
+        assert next(events)[1]["waiting"] == []
+        for epochs in (5, 6):
+            done = CliRunner().invoke(
+                app, ["run", "extend", str(tmp_path / "store"), RUN, "--num-epochs", f"{epochs}"]
+            )
+            assert "the command is kept until it goes on" in done.output
+            name, changes = next(events)
+            assert (name, changes["trials"], changes["status"]) == ("changes", [], "completed")
+            assert changes["waiting"][-1] == f"extend num_epochs={epochs}"
+            assert client.get(f"/api/runs/0/{RUN}").json["waiting"] == changes["waiting"]
+        driver = Journal(LocalStore(tmp_path / "store").runs.at(RUN))
+        name, changes = next(events)
+        assert (name, changes["waiting"], changes["driver"]["pid"]) == ("changes", [], os.getpid())
+        driver.close()
+        events.close()
+
+
 def test_a_run_that_is_deleted_is_said_to_be_gone_and_its_successor_is_shown(
     place: Path, serve: Any, tmp_path: Path
 ) -> None:

@@ -47,6 +47,8 @@ export interface RunList {
 export interface RunListEvent {
   runs: RunItem[];
   gone: { place: string; run: string }[];
+  /** Stores that have another error than before, or none any more. */
+  places: string[];
 }
 
 export interface ComparedRun {
@@ -169,6 +171,8 @@ export interface RunChanges {
   /** Null: as before. */
   alone: Alone[] | null;
   error: Failure | string | null;
+  /** Commands that wait until the run goes on. */
+  waiting: string[];
   trials: Trial[];
   points: Record<string, Points>;
 }

@@ -148,8 +148,7 @@ export class RunModel extends Resource<Run | null> {
       schedule: { ...last.schedule, alone },
       error: last.error,
       version: last.version,
-      // Who drives it answers what waited.
-      waiting: last.driver ? [] : before.waiting,
+      waiting: last.waiting,
     };
     void tick().then(() => (this.#took = performance.now() - began));
   }

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import re
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
+from typing import Any, NamedTuple, TypeVar
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
@@ -18,7 +21,7 @@ from starlette.routing import Route
 
 from hopyard import tune
 from hopyard.documents.runs import compared_json
-from hopyard.errors import HopyardError, StorageError, UsageError
+from hopyard.errors import HopyardError, StorageError, UnreachableError, UsageError
 from hopyard.experiment.logs import read_page
 from hopyard.hopper.journal import FOLDER, holder, last_record
 from hopyard.storage import Store
@@ -48,7 +51,8 @@ from hopyard.web.watched import WatchedRun, WatchedRuns
 _LIST_SECONDS = 2.0
 _REMOTE_LIST_SECONDS = 15.0
 _PATIENCE = 0.5
-"""Seconds that a page waits for a journal that is read for the first time, before it is told how far that is."""
+"""Seconds that a page waits for a journal that is read for the first time, before it is told how far that is; and for
+the runs of a store with a URL, before it is told those of the others."""
 _TURNS = 4
 """Requests about the runs of one store that are worked on at a time."""
 _MOST_LINES = 5000
@@ -73,8 +77,9 @@ class RunPages:
         self.problems: dict[int, str] = {}
         self._closing = asyncio.Event()
         self._turns = {place.number: CapacityLimiter(_TURNS) for place in places}
-        is_remote = any(place.is_remote for place in places)
-        self._listed = _List(self._rows, _REMOTE_LIST_SECONDS if is_remote else _LIST_SECONDS)
+        stores = [place for place in places if place.kind == "store"]
+        self._far = {each.number: _FarRows(each, self._rows_of) for each in stores if each.is_remote}
+        self._listed = _List(self._look, _REMOTE_LIST_SECONDS if self._far else _LIST_SECONDS)
         self._watched, self._importances = WatchedRuns(), KeptImportances()
         self._ended: dict[tuple[int, str], tuple[list[tuple[str, int]], RunSummary]] = {}
         """Runs that have ended: what their journals consisted of, and their summaries."""
@@ -100,34 +105,56 @@ class RunPages:
         """Have events end: the server is about to."""
         self._closing.set()
 
-    async def _ends_within(self, seconds: float) -> bool:
-        """Waits for so many seconds; whether the server ends meanwhile."""
+    async def _ends_within(self, seconds: float, sooner: Iterable[Future[Any]] = ()) -> bool:
+        """Waits for so many seconds, or until one of ``sooner`` is done; whether the server ends meanwhile."""
+        closing = asyncio.ensure_future(self._closing.wait())
+        waited = [closing, *map(asyncio.wrap_future, sooner)]
         try:
-            await asyncio.wait_for(self._closing.wait(), seconds)
-        except TimeoutError:
-            return False
-        return True
+            await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waited:
+                each.cancel()
+        return self._closing.is_set()
 
     # The list
 
     def _list(self, request: Request) -> Response:
-        return answer({"runs": list(self._rows())})
+        return answer({"runs": self._look().rows})
 
-    def _rows(self) -> Iterator[RunItemJson]:
-        for place in self._places:
-            if place.kind == "store":
-                try:
-                    store = place.store()
-                    run_ids = list_runs(store)
-                except StorageError as error:
-                    if place.is_remote:  # the list of places sees by itself whether a folder is there
-                        self.problems[place.number] = str(error)
-                    continue
-                self.problems.pop(place.number, None)
-                for run_id in run_ids:
-                    found = self._found(place, store, run_id)
-                    with found.lock if isinstance(found, WatchedRun) else contextlib.nullcontext():
-                        yield listed_json(place.number, run_id, found)
+    def _look(self) -> _Look:
+        """The list as it is now; of a store with a URL that does not tell its runs at once, as they were when it last
+        did: others do not wait for it."""
+        looks = {number: each.begin() for number, each in self._far.items()}
+        near = {
+            place.number: self._rows_of(place)
+            for place in self._places
+            if place.kind == "store" and place.number not in looks
+        }
+        late = list(wait(looks.values(), _PATIENCE).not_done)
+        rows, problems = list[RunItemJson](), dict[int, str]()
+        found_of = near | {number: each.rows() for number, each in self._far.items()}
+        for at, found in sorted(found_of.items()):
+            if isinstance(found, list):
+                rows += found
+            else:
+                problems[at] = str(found)
+        # The list of places sees by itself whether a folder is there.
+        self.problems = {number: said for number, said in problems.items() if number in looks}
+        return _Look(rows, problems, late)
+
+    def _rows_of(self, place: ShownPlace) -> list[RunItemJson] | StorageError:
+        """The rows of the runs of a store, or why these cannot be listed."""
+        try:
+            store = place.store()
+            run_ids = list_runs(store)
+        except StorageError as error:
+            return error
+        rows = []
+        for run_id in run_ids:
+            found = self._found(place, store, run_id)
+            with found.lock if isinstance(found, WatchedRun) else contextlib.nullcontext():
+                rows.append(listed_json(place.number, run_id, found))
+        return rows
 
     def _found(self, place: ShownPlace, store: Store, run_id: str) -> RunSummary | WatchedRun | StorageError:
         key, run = (place.number, run_id), None
@@ -155,19 +182,22 @@ class RunPages:
             return error
 
     async def _list_events(self, request: Request) -> Response:
-        known: dict[tuple[str, str], Any] | None = None
-
         async def events() -> AsyncIterator[bytes]:
-            nonlocal known
+            known, problems, is_first = dict[tuple[str, str], RunItemJson](), dict[int, str](), True
             while not await request.is_disconnected():
-                now = await self._listed.now()
-                before = known or {}  # at first all: the page's list may be older
-                changed = [row for key, row in now.items() if before.get(key) != row]
-                gone = [{"place": place, "run": run} for place, run in before if (place, run) not in now]
-                if changed or gone or known is None:
-                    yield event("runs", {"runs": changed, "gone": gone})
-                known = now
-                if await self._ends_within(self._listed.every):
+                look = await self._listed.now()
+                now = {(row["place"], row["run"]): row for row in look.rows}
+                changed = [row for key, row in now.items() if known.get(key) != row]  # at first all
+                gone = [{"place": place, "run": run} for place, run in known if (place, run) not in now]
+                places = [
+                    str(number)
+                    for number in sorted(problems.keys() | look.problems.keys())
+                    if problems.get(number) != look.problems.get(number)
+                ]
+                if changed or gone or places or is_first:
+                    yield event("runs", {"runs": changed, "gone": gone, "places": places})
+                known, problems, is_first = now, look.problems, False
+                if await self._ends_within(self._listed.every, look.late):
                     return
 
         return StreamingResponse(events(), media_type="text/event-stream")
@@ -312,24 +342,85 @@ async def _is_read(run: WatchedRun, patience: float | None = None) -> bool:
     return bool(done)
 
 
+class _Look(NamedTuple):
+    """The list of runs at a look: rows; why there are none of some stores, by their numbers; and looks at stores that
+    have not told their runs yet."""
+
+    rows: list[RunItemJson]
+    problems: dict[int, str]
+    late: list[Future[Any]]
+
+
+class _FarRows:
+    """The rows of a store with a URL. One thread at a time asks for them, however long that takes.
+
+    Args:
+        look: the rows of a store, or why it cannot be listed.
+    """
+
+    def __init__(
+        self, place: ShownPlace, look: Callable[[ShownPlace], list[RunItemJson] | StorageError]
+    ) -> None:
+        self._place, self._look = place, look
+        self._lock = threading.Lock()
+        self._asked: Future[None] | None = None
+        self._found: list[RunItemJson] | Exception | None = None
+        self._found_at = -math.inf
+        self._is_told = True
+
+    def begin(self) -> Future[None]:
+        """Have a thread ask, unless one does, or the rows that it has found just now are not told yet; done once it has
+        them."""
+        with self._lock:
+            is_new = not self._is_told and time.monotonic() - self._found_at < _REMOTE_LIST_SECONDS
+            if self._asked is None or (self._asked.done() and not is_new):
+                self._asked = Future()
+                self._asked.set_running_or_notify_cancel()  # who no longer waits for it ends it for nobody
+                name = f"hopyard-web-list-{self._place.number}"
+                threading.Thread(target=self._ask, args=(self._asked,), name=name, daemon=True).start()
+            return self._asked
+
+    def _ask(self, asked: Future[None]) -> None:
+        try:
+            self._found = self._look(self._place)
+        except Exception as error:  # whoever asks for the rows is told
+            self._found = error
+        self._found_at, self._is_told = time.monotonic(), False
+        asked.set_result(None)
+
+    def rows(self) -> list[RunItemJson] | StorageError:
+        """The rows that were found last, or why there are none."""
+        with self._lock:
+            found = self._found
+            self._is_told = self._is_told or (self._asked is not None and self._asked.done())
+        if isinstance(found, Exception) and not isinstance(found, StorageError):
+            raise found
+        if found is None:
+            return UnreachableError(
+                f"{self._place.url} has not told its runs yet. They appear here once it does; if it does not answer at "
+                "all, the reason appears here."
+            )
+        return found
+
+
 class _List:
-    """The rows of the list, which all pages that follow it share.
+    """The list of runs, which all pages that follow it share.
 
     Attributes:
         every: seconds between two looks of a page.
     """
 
-    def __init__(self, rows: Callable[[], Iterator[RunItemJson]], every: float) -> None:
+    def __init__(self, look: Callable[[], _Look], every: float) -> None:
         self.every: float = every
-        self._rows, self._turn = rows, asyncio.Lock()
-        self._seen, self._known = -float("inf"), dict[tuple[str, str], RunItemJson]()
+        self._look, self._turn = look, asyncio.Lock()
+        self._seen, self._known = -math.inf, _Look([], {}, [])
 
-    async def now(self) -> dict[tuple[str, str], RunItemJson]:
-        """The rows by place and run; of a look a moment ago, if there was one."""
+    async def now(self) -> _Look:
+        """The list; of a look a moment ago, if there was one and no store has told more since."""
         async with self._turn:
-            if time.monotonic() - self._seen > self.every / 4:
-                rows = await run_in_threadpool(lambda: list(self._rows()))
-                self._known = {(row["place"], row["run"]): row for row in rows}
+            is_old = time.monotonic() - self._seen > self.every / 4
+            if is_old or any(each.done() for each in self._known.late):
+                self._known = await run_in_threadpool(self._look)
                 self._seen = time.monotonic()
             return self._known
 
@@ -340,7 +431,7 @@ class _Follower:
     def __init__(self, run: WatchedRun, place: ShownPlace, version: int) -> None:
         self._run, self._place, self._version = run, place, version
         self._sent: dict[int, int] | None = None
-        self._standing = ("", False)
+        self._standing, self._waiting = ("", False), list[str]()
         self.gone: bool = False
 
     def look(self) -> list[bytes]:
@@ -362,15 +453,16 @@ class _Follower:
         if self._sent is None:  # the page asks for curves after it is connected
             self._sent = {number: count_validations(trial) for number, trial in run.state.trials.items()}
             yield event("changes", changes_json(run, self._version, self._sent), run.count)
-            self._version, self._standing = run.count, self._stands()
+            self._version, self._standing, self._waiting = run.count, self._stands(), run.seen_waiting()
             return
         for message in run.messages_since(self._version):
             yield event("message", {"text": message})
-        if run.count > self._version or self._stands() != self._standing:
+        is_new = self._stands() != self._standing or run.seen_waiting() != self._waiting
+        if run.count > self._version or is_new:
             yield event("changes", changes_json(run, self._version, self._sent), run.count)
             if run.holder is None and self._stands() != self._standing:
                 yield event("end", {"status": run.status})
-            self._version, self._standing = run.count, self._stands()
+            self._version, self._standing, self._waiting = run.count, self._stands(), run.seen_waiting()
         else:
             yield b": nothing new\n\n"
 

@@ -155,6 +155,7 @@ def changes_json(run: WatchedRun, version: int, sent: dict[int, int]) -> shapes.
         "schedule": numbers_json(totals),
         "alone": alone_json(totals) if run.alone_changed_since(version) else None,
         "error": error_json(state.gave_up),
+        "waiting": run.seen_waiting(),
         "trials": [_row(run, trial) for trial in changed],
         "points": points,
     }

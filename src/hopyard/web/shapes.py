@@ -79,10 +79,11 @@ class GoneRunJson(TypedDict):
 
 
 class RunListEventJson(TypedDict):
-    """Runs that have changed, and those that are gone."""
+    """Runs that have changed, those that are gone, and the stores that no longer have the ``error`` that they had."""
 
     runs: Sequence[RunItemJson]
     gone: Sequence[GoneRunJson]
+    places: Sequence[str]
 
 
 class TrialJson(RunTrialJson):
@@ -133,7 +134,7 @@ class PointsJson(TypedDict):
 
 class RunChangesJson(TypedDict):
     """What has changed in a run; ``points``: new validations, by numbers of trials; ``alone``: trials that train alone,
-    or null if they are the same as before."""
+    or null if they are the same as before; ``waiting``: as in the run's document."""
 
     version: int
     status: str
@@ -146,6 +147,7 @@ class RunChangesJson(TypedDict):
     schedule: ScheduleNumbersJson
     alone: Sequence[AloneJson] | None
     error: FailureJson | None
+    waiting: Sequence[str]
     trials: Sequence[TrialJson]
     points: Mapping[str, PointsJson]
 

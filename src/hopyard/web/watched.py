@@ -83,6 +83,7 @@ class WatchedRun:
         self._changed: dict[int, int] = {}
         self._stopped_by: dict[int, str] = {}
         self._messages: list[tuple[int, str]] = []
+        self._seen_waiting: tuple[float, list[str]] | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -215,6 +216,12 @@ class WatchedRun:
         if self.holder is not None:
             return []
         return waiting_commands(self._folder, self.state.controls)
+
+    def seen_waiting(self) -> list[str]:
+        """As ``waiting``, but asked for once a look, however many pages follow the run."""
+        if self._seen_waiting is None or self._seen_waiting[0] != self._looked:
+            self._seen_waiting = self._looked, self.waiting()
+        return self._seen_waiting[1]
 
     def alone_changed_since(self, version: int) -> bool:
         """Whether another trial has begun to train alone since."""

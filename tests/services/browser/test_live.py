@@ -13,6 +13,9 @@ from tests.services.browser.conftest import Dashboard, Watched
 from tests.services.browser.driving import Driver
 from tests.services.browser.looking import epochs_done, fact, is_drawn, leaders, number, region
 from tests.web.test_runs import printed
+from typer.testing import CliRunner
+
+from hopyard.cli import app
 
 Serve = Callable[..., Dashboard]
 
@@ -136,6 +139,36 @@ def test_a_store_that_vanishes_is_said_to_be_gone_in_the_list_and_by_a_run(
     (tmp_path / "moved").rename(store)
     expect(region(listing, "Runs").get_by_role("link")).to_have_count(2)
     expect(listing.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_store_without_runs_that_vanishes_is_said_to_be_gone_in_the_list(
+    visit: Watched, serve: Serve, searches: Path, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    page = visit(serve(searches, empty).page("runs"))
+    expect(region(page, "Runs").get_by_role("link")).to_have_count(2)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    same = stays(page)
+    empty.rmdir()
+    expect(page.get_by_role("alert")).to_contain_text(f"{empty} is no directory, so it holds no runs.")
+    empty.mkdir()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    assert same()
+
+
+def test_a_command_from_a_shell_that_waits_for_a_driver_is_shown(
+    visit: Watched, serve: Serve, searches: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(searches, tmp_path / "store")
+    page = visit(serve(tmp_path / "store").page("runs/0/other"))
+    expect(fact(page, "Status")).to_have_text("completed")
+    same = stays(page)
+    typed = CliRunner().invoke(app, ["run", "extend", str(tmp_path / "store"), "other", "--num-epochs", "99"])
+    assert "the command is kept until it goes on" in typed.output
+    expect(page.get_by_text("1 command waits until the run goes on: extend num_epochs=99")).to_be_visible()
+    expect(fact(page, "Status")).to_have_text("completed")
+    assert same()
 
 
 def test_a_page_goes_on_once_the_server_is_back(visit: Watched, serve: Serve, driver: Driver) -> None:
