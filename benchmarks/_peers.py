@@ -267,12 +267,12 @@ def arguments_of(description: str) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, help="of the whole data; the default is the workload's")
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--peers", default="all", help="all, none, or names with commas: " + ", ".join(PEERS))
-    parser.add_argument("--cores", default="1,2", help="how many the processes may use, with commas")
+    parser.add_argument("--cores", default="2", help="how many the processes may use, with commas")
     return parser.parse_args()
 
 
 def run(name: str, description: str, limits: Sequence[tuple[str, str]] = (("hopyard", "take"),)) -> None:
-    """Everything about one workload: ours against its limits, then against each peer, on 1 and 2 cores.
+    """Everything about one workload: ours against its limits, then against each peer.
 
     Args:
         limits: (ours, the limit) to compare.

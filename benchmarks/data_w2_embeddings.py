@@ -1,6 +1,6 @@
 """W2: float32[768], an id and a label, 200,000 rows as Spark writes them, batch 1,024, shuffled.
 
-    python benchmarks/data_w2_embeddings.py [--rows 200000] [--pairs 3] [--peers all] [--cores 1,2]
+    python benchmarks/data_w2_embeddings.py [--rows 200000] [--pairs 3] [--peers all] [--cores 2]
 
 ``hopyard-cold`` is a first epoch: the dataset is opened with an empty node cache. ``decode`` is pyarrow reading
 every row group in one thread, and doing nothing with it. The other lines compare later epochs with limits of the

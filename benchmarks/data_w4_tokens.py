@@ -1,6 +1,6 @@
 """W4: int32[2048] tokens, 50,000 rows as ``prepare`` writes them, batch 16, shuffled.
 
-    python benchmarks/data_w4_tokens.py [--rows 50000] [--pairs 3] [--peers all] [--cores 1,2]
+    python benchmarks/data_w4_tokens.py [--rows 50000] [--pairs 3] [--peers all] [--cores 2]
 
 Each line compares our loader with a limit of the machine or with a peer that reads the same rows and feeds
 the same consumer; epochs take turns, and the medians are printed. ``take`` is ``numpy.take`` of whole rows,
