@@ -289,7 +289,14 @@ def main() -> None:
         return
     if asked.part is None:
         for part in parts:  # each in a process of its own: memory and caches of one are not another's
-            options = ["--trials", str(asked.trials), "--rows", str(asked.rows), "--rounds", str(asked.rounds)]
+            options = [
+                "--trials",
+                str(asked.trials),
+                "--rows",
+                str(asked.rows),
+                "--rounds",
+                str(asked.rounds),
+            ]
             options += ["--part", part]
             subprocess.run([sys.executable, __file__, *options], check=True)
         return
