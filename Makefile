@@ -81,7 +81,7 @@ check: .venv/.dev
 	$(BIN)/python tools/pages.py
 	$(BIN)/python tools/slow.py
 
-bench: .venv/.dev
+bench: java browser pages .venv/.dev
 	mkdir -p build
 	failed=; for benchmark in benchmarks/[!_]*.py; do \
 	  echo "$$(date +%T) $$benchmark" >&2; \

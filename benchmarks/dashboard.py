@@ -30,6 +30,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
@@ -142,6 +143,9 @@ def live(browser: Browser, address: str, process: int, store: Path, run_id: str,
 
 def main() -> None:
     trials = int(sys.argv[1]) if len(sys.argv) > 1 else TRIALS
+    if not (resources.files("hopyard.web") / "static" / "index.html").is_file():
+        print("not measured, as the pages of the dashboard are not built: make dashboard", file=sys.stderr)
+        return
     program = shutil.which("chromium") or shutil.which("google-chrome")
     root = ["--no-sandbox"] if os.geteuid() == 0 else []
     with tempfile.TemporaryDirectory(dir=".") as folder, sync_playwright() as playwright:
