@@ -13,8 +13,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy
 import pytest
 
+import hopyard
 from hopyard.errors import UsageError
 from hopyard.experiment import namespace
 from hopyard.experiment.mounts import Mount, MountProblem, check, command_prefix, enter
@@ -196,6 +198,48 @@ def test_a_place_within_another_mount_must_be_in_its_host_path(folder: Path) -> 
     assert only(check(mounts)).startswith(
         f"on {HOST}, '{folder}/target/x', the place of container_path '{folder}/source/x', does not exist, but must"
     )
+
+
+@pytest.mark.parametrize(
+    ("place", "hidden"),
+    [
+        ("/proc", "/proc"),
+        (str(Path(os.__file__).parent), "Python"),
+        (str(Path(hopyard.__file__).parent), "Hopyard"),
+        (str(Path(numpy.__file__).parent), "the packages of Python"),
+    ],
+)
+def test_a_mount_that_would_hide_what_each_trial_needs_is_refused(
+    place: str, hidden: str, folder: Path
+) -> None:
+    mounts = [Mount(str(folder / "source"), place)]
+    expected = (
+        f"on {HOST}, container_path '{place}' of bind_mounts would hide {hidden}, which each trial needs and host_path "
+        f"'{folder}/source' does not have. Choose another container_path."
+    )
+    assert only(check(mounts)) == expected
+    with pytest.raises(UsageError) as caught:
+        command_prefix(mounts)
+    assert str(caught.value) == f"the bind mounts cannot be made: {expected}"
+
+
+def test_a_mount_that_has_what_it_hides_is_none_that_hides_it(folder: Path) -> None:
+    (folder / "source" / "hopyard").symlink_to(Path(hopyard.__file__).parent)
+    above = str(Path(hopyard.__file__).parents[1])
+    assert not any("would hide" in each.message for each in check([Mount(f"{folder}/source", above)]))
+
+
+def test_python_that_does_not_start_is_no_lack_of_namespaces(folder: Path, namespaces: None) -> None:
+    mounts = [Mount(f"{folder}/source", f"{folder}/target"), Mount(f"{folder}/source", "/usr/lib")]
+    code = f"for problem in check({mounts!r}): print(problem.fatal, problem.path, problem.message)"
+    code = f"from hopyard.experiment import mounts\nmounts._OF_ALL_TRIALS = {{}}\n{code}"
+    printed = as_somebody(folder, code)
+    assert printed.startswith(
+        f"True /usr/lib on {HOST}, Python does not start where container_path '/usr/lib' of bind_mounts is host_path "
+        f"'{folder}/source' ("
+    )
+    assert printed.endswith("), but each trial is a process of Python. Choose another container_path.\n")
+    assert printed.count("\n") == 1
 
 
 WRITE = "write there, or set read_only: true."

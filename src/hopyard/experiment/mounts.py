@@ -13,6 +13,7 @@ arguments and results can be pickled.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import hopyard
 from hopyard.data.cache.node import cache_directory
 from hopyard.errors import UsageError
 from hopyard.experiment import namespace
@@ -33,6 +35,14 @@ from hopyard.storage.names import path_given
 from hopyard.wording import one_line, some_names
 
 _NOT_COVERED = ("/proc", "/sys", "/dev")
+_NUMPY = importlib.util.find_spec("numpy")  # an import would start threads
+_OF_ALL_TRIALS = {
+    os.__file__: "Python",
+    str(_NUMPY and _NUMPY.origin): "the packages of Python",
+    hopyard.__file__: "Hopyard",
+    "/proc/self": "/proc",
+}
+"""Files that each trial needs, and what they are part of."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +280,9 @@ def _duplicates(mounts: Sequence[Mount]) -> list[MountProblem]:
 
 
 def _not_mounted(mounts: Sequence[Mount], reasons: Sequence[str]) -> list[MountProblem]:
-    """The problems with mounts that need a namespace, where there is none."""
+    """The problems with mounts that need a namespace, where there is none, or Python does not start in it."""
+    if _working_prefix(Plan((), ()))[0]:
+        return _not_started(mounts, reasons)
     why = f"no mount namespace can be made ({'; '.join(reasons)})"
     install = "Install bubblewrap there, or allow user namespaces"
     problems = []
@@ -289,6 +301,21 @@ def _not_mounted(mounts: Sequence[Mount], reasons: Sequence[str]) -> list[MountP
             )
         problems.append(_problem(path, text, is_elsewhere))
     return problems
+
+
+def _not_started(mounts: Sequence[Mount], reasons: Sequence[str]) -> list[MountProblem]:
+    """The problems with mounts with which Python does not start, where namespaces can be made."""
+    elsewhere = list(filter(_is_elsewhere, mounts))
+    wrong = [mount for mount in elsewhere if not _working_prefix(_plan([mount])[0])[0]]
+    return [
+        _problem(
+            mount.container_path,
+            f"Python does not start where container_path {mount.container_path!r} of bind_mounts is host_path "
+            f"{mount.host_path!r} ({'; '.join(reasons)}), but each trial is a process of Python. Choose another "
+            "container_path.",
+        )
+        for mount in wrong or elsewhere or mounts
+    ]
 
 
 def _raise_fatal(problems: Sequence[MountProblem]) -> None:
@@ -329,8 +356,34 @@ def _plan(mounts: Sequence[Mount]) -> tuple[Plan, list[MountProblem]]:
         else:
             problems.append(_not_there(mount, seen, above))
         binds[target] = (source, mount.read_only)
+    problems += [] if problems else _hidden(targets, binds)
     ordered = ((str(source), str(target), read_only) for target, (source, read_only) in binds.items())
     return Plan(tuple(sorted(covers)), tuple(ordered), tuple(passing)), problems
+
+
+def _hidden(
+    targets: Sequence[tuple[Path, Mount]], binds: dict[Path, tuple[Path, bool]]
+) -> list[MountProblem]:
+    """A problem for each mount that takes a file away without which no trial can run."""
+    hidden: dict[Path, list[str]] = {}
+    for needed, name in {sys.executable: "Python", **_OF_ALL_TRIALS}.items():
+        for path in dict.fromkeys(
+            (Path(needed), Path(needed).resolve() if name != "/proc" else Path(needed))
+        ):
+            over = next((above for above in (path, *path.parents) if above in binds), None)
+            if over and path.exists() and not (binds[over][0] / path.relative_to(over)).exists():
+                names = hidden.setdefault(over, [])
+                names += [] if name in names else [name]
+    mounts = dict(targets)
+    problems = []
+    for over, names in hidden.items():
+        things = " and ".join(names)
+        text = (
+            f"container_path {mounts[over].container_path!r} of bind_mounts would hide {things}, which each trial "
+            f"needs and host_path {mounts[over].host_path!r} does not have. Choose another container_path."
+        )
+        problems.append(_problem(mounts[over].container_path, text))
+    return problems
 
 
 def _can_be_covered(directory: Path) -> bool:
