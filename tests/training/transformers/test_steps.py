@@ -50,6 +50,14 @@ class Network(nn.Module):
         return SimpleNamespace(logits=logits)
 
 
+class Prompted(Network):
+    """Gives logits of three tokens of its own, too, which come first."""
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        logits = super().forward(*given, **named).logits
+        return SimpleNamespace(logits=nn.functional.pad(logits, (0, 0, 3, 0), value=9.0))
+
+
 def log_softmax(logits: torch.Tensor) -> np.ndarray[Any, Any]:
     values = logits.detach().numpy().astype("float64")
     values = values - values.max(axis=-1, keepdims=True)
@@ -119,11 +127,6 @@ def test_columns_are_arguments_of_the_model() -> None:
 
 
 def test_the_first_token_of_a_text_is_told_from_those_that_a_model_puts_before_it() -> None:
-    class Prompted(Network):
-        def forward(self, *given: Any, **named: Any) -> Any:
-            logits = super().forward(*given, **named).logits
-            return SimpleNamespace(logits=nn.functional.pad(logits, (0, 0, 3, 0), value=9.0))
-
     ids = torch.arange(6).view(1, 6)
     batch = {"input_ids": ids, "labels": ids}
     prompted, alone = causal_lm(Prompted(), batch), causal_lm(Network(), batch)
@@ -252,7 +255,25 @@ IDS = torch.arange(6).view(2, 3)
             causal_lm,
             Network(),
             {"input_ids": IDS, "labels": torch.arange(8).view(2, 4)},
-            r"causal_lm: labels int64 \(2, 4\) do not fit logits float32 \(2, 3, 7\); there must be one label for each",
+            r"\(2, 4\) do not fit logits float32 \(2, 3, 7\); .* input_ids int64 \(2, 3\): not shifted, .* Make the labels",
+        ),
+        (
+            causal_lm,
+            Network(),
+            {"input_ids": IDS, "labels": IDS[:, :2]},
+            r"causal_lm: labels int64 \(2, 2\) do not fit .* one label for each token of input_ids int64 \(2, 3\)",
+        ),
+        (
+            causal_lm,
+            Prompted(),
+            {"input_ids": IDS, "labels": torch.arange(8).view(2, 4)},
+            r"labels int64 \(2, 4\) do not fit logits float32 \(2, 6, 7\); .* of input_ids int64 \(2, 3\)",
+        ),
+        (
+            dpo,
+            Network(),
+            {**pairs(), "chosen_labels": pairs()["chosen_labels"][:, :5]},
+            r"dpo: labels int64 \(3, 5\) do not fit .* one label for each token of input_ids int64 \(3, 6\)",
         ),
         (
             token_classification,

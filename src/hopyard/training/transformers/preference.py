@@ -85,7 +85,7 @@ def _log_probabilities(model: nn.Module, batch: Batch, answer: str) -> torch.Ten
         for key, value in batch.items()
         if key.startswith(prefix) and key != name
     }
-    logits, labels = shifted(logits_of(model, arguments), labels, "dpo")
+    logits, labels = shifted(logits_of(model, arguments), labels, arguments, "dpo")
     losses = cross_entropy(
         logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="none"
     )

@@ -40,9 +40,8 @@ def causal_lm(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) -
     Raises:
         EstimatorError: a column is missing, is no argument of the model, or has a shape that does not fit.
     """
-    labels = column(batch, "labels", "causal_lm")
-    logits = logits_of(model, without(batch, "labels"))
-    return _mean(*shifted(logits, labels), label_smoothing)
+    labels, arguments = column(batch, "labels", "causal_lm"), without(batch, "labels")
+    return _mean(*shifted(logits_of(model, arguments), labels, arguments), label_smoothing)
 
 
 def token_classification(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) -> dict[str, Any]:
@@ -127,17 +126,38 @@ def _mean(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float) ->
     return {"loss": total / count, "accuracy": hits / count, "weight": weight}
 
 
+_TEXTS = ("decoder_input_ids", "decoder_inputs_embeds", "input_ids", "inputs_embeds")
+"""Arguments of models with one place for each token of the text, of which the first that is given counts."""
+
+
 def shifted(
-    logits: torch.Tensor, labels: torch.Tensor, step: str = "causal_lm"
+    logits: torch.Tensor, labels: torch.Tensor, arguments: Mapping[str, Any], step: str = "causal_lm"
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and labels, each label beside the logits of the token before it: (n, length, vocabulary), (n, length).
 
     A model may have put tokens of its own before the text, as prompt tuning does; the first one of the text is then
     told from those.
+
+    Args:
+        arguments: of the model; its text has as many tokens as labels there must be.
+
+    Raises:
+        EstimatorError: there is not one label for each token.
     """
-    labels = labels.reshape(len(logits), -1)
-    if logits.ndim != 3 or logits.shape[1] < labels.shape[1]:
-        raise misfit(step, logits, labels, "one label for each token")
+    name = next((each for each in _TEXTS if each in arguments), None)
+    text = logits if name is None else arguments[name]
+    shape = text.shape[:2]
+    fits = logits.ndim == 3 and len(shape) == 2 and labels.numel() == shape.numel()
+    if not fits or logits.shape[1] < shape[1]:
+        of = "" if name is None else f" of {name} {shape_of(text)}"
+        raise misfit(
+            step,
+            logits,
+            labels,
+            f"one label for each token{of}: not shifted, and -100 where nothing is to be learned",
+            "Make the labels as long as the texts, or load the model with its head, as AutoModelForCausalLM does.",
+        )
+    labels = labels.reshape(shape)
     labels = nn.functional.pad(labels, (logits.shape[1] - labels.shape[1], 1), value=IGNORED)
     return logits, labels[:, 1:]
 
@@ -207,8 +227,13 @@ def without(batch: Batch, name: str) -> dict[str, Any]:
     return {key: value for key, value in batch.items() if key != name}
 
 
-def misfit(step: str, logits: torch.Tensor, labels: torch.Tensor, rule: str) -> EstimatorError:
+def misfit(
+    step: str,
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    rule: str,
+    advice: str = "Change the labels, or the model's head (num_labels=, problem_type=).",
+) -> EstimatorError:
     return EstimatorError(
-        f"{step}: labels {shape_of(labels)} do not fit logits {shape_of(logits)}; there must be {rule}. Change the "
-        "labels, or the model's head (num_labels=, problem_type=)."
+        f"{step}: labels {shape_of(labels)} do not fit logits {shape_of(logits)}; there must be {rule}. {advice}"
     )
