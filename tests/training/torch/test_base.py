@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from tests.training.conftest import EPOCHS, PARTITIONS, Prepared
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from hopyard.backend import InlineBackend
+from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.errors import CorruptError, EstimatorError, StateLostError, TrialError, WorkerMismatchError
 from hopyard.objects.frozen import RunFolder
 from hopyard.objects.torch import to_tensor
@@ -201,6 +203,57 @@ def test_a_function_that_makes_the_base_is_called_once() -> None:
     first, second = replica(load), replica(load)
     assert calls == [1]
     assert first.module[0].first.weight.data_ptr() == second.module[0].first.weight.data_ptr()
+
+
+def test_a_function_that_makes_the_base_draws_and_leaves_what_no_trial_depends_on() -> None:
+    drawn = []
+
+    def load(seeded: bool) -> nn.Module:
+        if seeded:
+            random.seed(0)
+            np.random.seed(0)
+            torch.manual_seed(0)
+            torch.set_default_dtype(torch.float64)
+        made = Network().float()
+        drawn.append((made.first.weight, random.random(), np.random.random()))
+        return made
+
+    for seeded in (True, False):
+        for trial in range(2):
+            in_a_new_process()
+            states = []
+            function = functools.partial(load, seeded)
+            for _ in range(2):  # the first one calls the function
+                random.seed(trial)
+                np.random.seed(trial)
+                torch.manual_seed(trial)
+                base_of(function, CPU)
+                states.append((torch.rand(3).tolist(), random.random(), np.random.random()))
+            assert states[0] == states[1]
+            assert torch.get_default_dtype() == torch.float32
+        (first, *others), (again, *others_again) = drawn[-2:]
+        assert torch.equal(first, again)
+        assert others == others_again
+    assert len(drawn) == 4
+
+
+@pytest.mark.long
+def test_what_a_base_seeds_changes_no_result_on_any_number_of_workers(tmp_path: Path) -> None:
+    def load() -> nn.Module:
+        torch.manual_seed(0)
+        return Network()
+
+    def function(params: dict[str, Any]) -> TorchEstimator:
+        return estimator(load, lambda base: nn.Sequential(adapted()(base), nn.Dropout(0.2)), **params)
+
+    draws = np.random.default_rng(0)
+    rows = {"features": draws.standard_normal((96, 12)).astype("f4"), "label": draws.integers(0, 3, 96)}
+    found = []
+    for number, backend in enumerate((InlineBackend(), LocalBackend(1), LocalBackend(2))):
+        store, space = LocalStore(tmp_path / str(number)), {"lr": hp_choice([0.01, 0.02])}
+        search = GridSearch(backend, store, function, space, 1, num_partitions=2, progress=False)
+        found.append(search.fit(rows).get_all_model_history())
+    assert found[1:] == found[:1] * 2
 
 
 def test_what_is_given_out_shares_nothing() -> None:
@@ -483,8 +536,8 @@ def test_the_users_module_is_whole_again_after_a_change(
         progress=False,
         evaluation_metric="loss",
     )
-    random = np.random.default_rng(0)
-    rows = {"features": random.standard_normal((96, 12)).astype("f4"), "label": random.integers(0, 3, 96)}
+    draws = np.random.default_rng(0)
+    rows = {"features": draws.standard_normal((96, 12)).astype("f4"), "label": draws.integers(0, 3, 96)}
     if len(bad) == 1:
         with pytest.raises(TrialError, match="fails on one batch") as raised:
             search.fit(rows)

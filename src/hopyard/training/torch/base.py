@@ -24,6 +24,7 @@ from torch import nn
 from hopyard.errors import BaseChangedError, EstimatorError
 from hopyard.objects import Tensor, digest_json
 from hopyard.objects.identity import identity
+from hopyard.training.session import Session
 from hopyard.training.torch import state
 from hopyard.wording import brief, some_names
 
@@ -206,7 +207,12 @@ def check_given(given: Any, model: Any) -> None:
 
 
 def _made(given: Callable[[], nn.Module]) -> nn.Module:
-    module = given()
+    """The module that a function makes: in a session of its own, as it is called for the first trial of a process, and
+    what it makes and leaves behind must depend on no trial.
+    """
+    with Session(torch.get_num_threads()) as session:
+        session.seed("base")
+        module = given()
     if not isinstance(module, nn.Module):
         raise EstimatorError(
             f"base={brief(given)} returned {type(module).__name__}, but must return a torch.nn.Module."
