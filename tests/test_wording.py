@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopyard.wording import describe_bytes, describe_seconds, unstyled
+from hopyard.wording import brief, describe_bytes, describe_seconds, unstyled
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,9 @@ def test_sizes_are_readable(count: float, text: str) -> None:
 )
 def test_sequences_for_terminals_are_left_out_of_texts(sequence: str) -> None:
     assert unstyled(f"a [1] {sequence}shape{sequence}\n]8;") == "a [1] shape\n]8;"
+
+
+def test_a_long_text_is_shown_shortened_and_another_value_by_its_type() -> None:
+    assert brief("a" * 59) == "'" + "a" * 55 + "...'"
+    assert brief("a" * 58) == "'" + "a" * 58 + "'"
+    assert brief(list(range(100))) == "list(...)"

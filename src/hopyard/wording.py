@@ -59,8 +59,10 @@ def shortened(text: str, most: int = 60) -> str:
 
 
 def brief(value: object, most: int = 60) -> str:
-    """The ``repr`` of a value; of one whose ``repr`` is long, as ``Linear(...)``."""
+    """The ``repr`` of a value; of one whose ``repr`` is long, as ``Linear(...)``; of a long text, its beginning."""
     text = shown(value)
+    if len(text) > most and isinstance(value, str):
+        return shown(shortened(value, most - 2))
     return text if len(text) <= most else f"{type(value).__name__}(...)"
 
 

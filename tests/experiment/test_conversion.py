@@ -113,6 +113,13 @@ def test_every_field_without_counterpart_is_listed_with_its_advice(field: str) -
     assert notes[0][1].startswith(f"has no counterpart. {ADVICE[field]}")
 
 
+def test_a_credential_that_is_the_same_on_all_devices_is_noted_once() -> None:
+    made, notes = converted({"environment": {"environment_variables": {"cpu": ["TOKEN=hidden-value"],
+                                                                       "cuda": ["TOKEN=hidden-value"]}}})  # fmt: skip
+    assert made == {"environment": {"environment_variables": {"TOKEN": "${secret:TOKEN}"}}}
+    assert [path for path, _ in notes] == ["environment.environment_variables.cuda[0]"]
+
+
 def test_comments_are_lost_and_aliases_written_out() -> None:
     text, notes = convert("# mine\nlabels: &l [a]  # here\ndata: {l: *l}\n")
     assert text == "labels:\n- a\ndata:\n  l:\n  - a\n"

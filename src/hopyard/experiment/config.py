@@ -38,6 +38,18 @@ _ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 def _entrypoint(value: str) -> str:
     module, _, name = value.partition(":")
+    words = value.split()
+    if len(words) > 1:
+        target = next((word for word in reversed(words) if _ENTRYPOINT.fullmatch(word)), None)
+        file = next((word for word in reversed(words) if word.endswith(".py")), "model_def.py")
+        main = f"{file.removesuffix('.py').strip('./').replace('/', '.')}:main"
+        main = main if _ENTRYPOINT.fullmatch(main) else "model_def:main"
+        step = f"Write a function def main(context), and entrypoint: {main}."
+        raise ValueError(
+            f"is {brief(value)}, a command, but it must be a module and the name of a class or function in it, for "
+            "which Hopyard starts as many processes as resources.slots_per_trial says. "
+            f"{f'Write entrypoint: {target}.' if target else step}"
+        )
     if not _ENTRYPOINT.fullmatch(value) or module.endswith(".py"):
         dotted = module.removesuffix(".py").replace("/", ".")
         if "." in dotted and not name and not module.endswith(".py"):

@@ -17,9 +17,9 @@ from typing import Any
 from hopyard.experiment.config import ExperimentConfig, problems_of_written
 from hopyard.experiment.determined import ADVICE, advice_for
 from hopyard.experiment.hyperparameters import problems_of_single
-from hopyard.experiment.problems import Problem, no_mapping, problems_error
+from hopyard.experiment.problems import Problem, kind_of, no_mapping, problems_error
 from hopyard.experiment.searchers import SEARCHERS
-from hopyard.experiment.secrets import variable_for
+from hopyard.experiment.secrets import Credential, credential_in, variable_for
 from hopyard.experiment.yaml_text import read_yaml, write_yaml
 from hopyard.search.points import Path
 from hopyard.search.spaces import name_of
@@ -42,6 +42,12 @@ _STORAGES = {
     "azure": "container",
 }
 """Types of storage of checkpoints, and the field that says where each is."""
+_OURS = {
+    "seed": "reproducibility: {experiment_seed: 1}",
+    "grace": "preemption_timeout: 30",
+    "checkpoints": "checkpoint_storage: {save_trial_best: 1}",
+}
+"""Fields of ours, and a line for each as Determined writes it."""
 _PLACES = ("type", *dict.fromkeys(_STORAGES.values()), "storage_path", "prefix", "propagation", "checkpoint_path",
            "tensorboard_path")  # fmt: skip
 
@@ -83,6 +89,7 @@ class _Conversion:
         self.made: dict[str, Any] = {}
         self.notes: list[Problem] = []
         self.problems: list[Problem] = []
+        self._secrets: dict[str, str] = {}
         self._left: dict[str, Any] = _without_nulls(given)
 
     def run(self) -> None:
@@ -101,17 +108,37 @@ class _Conversion:
             self.notes.append((path, f"has no counterpart. {advice}"))
 
     def _take_secrets(self) -> None:
-        """Values in ``data.secrets``, which Determined hides, become references."""
+        """Values in ``data.secrets``, which Determined hides, and what looks like a credential, become references."""
         secrets = self.made["data"].get("secrets") if isinstance(self.made.get("data"), dict) else None
-        if not isinstance(secrets, dict):
-            return
-        for name, value in secrets.items():
+        for name, value in secrets.items() if isinstance(secrets, dict) else ():
             if not isinstance(value, str):
                 continue
-            variable = variable_for(name)
-            secrets[name] = f"${{secret:{variable}}}"
-            advice = f"was replaced by a reference. Set the environment variable {variable}, or a line in secrets.yaml."
-            self.notes.append((f"data.secrets.{name}", advice))
+            whole = Credential(variable_for(name), 0, len(value))
+            secrets[name] = self._referred(value, whole, ("data", "secrets", name))
+        if "data" in self.made:
+            self.made["data"] = self._without_credentials(self.made["data"], ("data",))
+
+    def _without_credentials(self, value: Any, path: Path) -> Any:
+        """``value`` with references in place of what looks like a credential."""
+        if isinstance(value, dict):
+            return {name: self._without_credentials(each, (*path, name)) for name, each in value.items()}
+        if isinstance(value, list):
+            return [self._without_credentials(each, (*path, index)) for index, each in enumerate(value)]
+        found = credential_in(path, value) if isinstance(value, str) else None
+        return value if found is None else self._referred(value, found, path)
+
+    def _referred(self, text: str, found: Credential, path: Path, noted: Path | None = None) -> str:
+        """``text`` with a reference in place of a credential, and a note on the field ``noted``, or else ``path``."""
+        secret = text[found.start : found.end]
+        whole = secret == text
+        longer = "_".join(str(step) for step in path) + ("" if whole else "_PASSWORD")
+        names = [found.variable, variable_for(longer)]
+        names += [f"{names[1]}_{number}" for number in range(2, len(self._secrets) + 3)]
+        variable = next(name for name in names if self._secrets.setdefault(name, secret) == secret)
+        place = "was" if whole else "has a password, which was"
+        advice = f"{place} replaced by a reference. Set the environment variable {variable}, or a line in secrets.yaml."
+        self.notes.append((name_of(noted or path), advice))
+        return f"{text[: found.start]}${{secret:{variable}}}{text[found.end :]}"
 
     def _take_entrypoint(self) -> None:
         entrypoint = self._left.pop("entrypoint", None)
@@ -262,6 +289,7 @@ class _Conversion:
             return
         lists = given if isinstance(given, dict) else {"": given}
         variables: dict[str, str] = {}
+        places: dict[str, Path] = {}
         for device in sorted(lists, key=lambda device: device != "cuda"):
             path: Path = ("environment", "environment_variables", *([device] if device else []))
             for index, line in enumerate(
@@ -269,6 +297,7 @@ class _Conversion:
             ):
                 name, equals, value = line.partition("=") if isinstance(line, str) else ("", "", "")
                 where = name_of((*path, index))
+                places.setdefault(name, (*path, index))
                 if not equals:
                     self.problems.append((where, "is no variable and its value. Write NAME=VALUE."))
                 elif variables.setdefault(name, value) != value:
@@ -279,6 +308,10 @@ class _Conversion:
                     self.notes.append(
                         (where, f"has a $, which is not expanded here. Write the whole value of {name}.")
                     )
+        for name, value in variables.items():
+            own: Path = ("environment", name)
+            if (found := credential_in(own, value)) is not None:
+                variables[name] = self._referred(value, found, own, places[name])
         self.made["environment"] = {"environment_variables": variables}
 
     def _take_storage(self) -> None:
@@ -381,6 +414,13 @@ class _Conversion:
                 yield from self._leftovers(value, here)
             elif (advice := advice_for(here)) is not None:
                 yield dotted, advice
+            elif within:
+                example = f"{field}: {{{within[0].rpartition('.')[2]}: ...}}"
+                rule = f"is {kind_of(value)}, but it must be a mapping. Write {example}, or remove it."
+                self.problems.append((dotted, rule))
+            elif not path and field in _OURS:
+                rule = f"is no field of Determined, but one of Hopyard's. Write {_OURS[field]}."
+                self.problems.append((dotted, rule))
             else:
                 prefix = f"{name_of(path)}." if path else ""
                 known = {

@@ -12,12 +12,13 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from hopyard.errors import ConfigError
 from hopyard.experiment.problems import Problem, problems_error, texts
 from hopyard.experiment.yaml_text import read_hidden
 from hopyard.masking import hide
+from hopyard.search.points import Path
 from hopyard.search.spaces import name_of
 
 _OPENING = "${secret:"
@@ -26,8 +27,23 @@ _CREDENTIAL = re.compile(
     "(?:.*_)?(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|SECRET_KEY|PRIVATE_KEY|ACCESS_KEY|ACCOUNT_KEY|API_KEY|APIKEY|TOKEN|"
     "CREDENTIALS?|CONNECTION_STRING)"
 )
+_PASSWORD_IN_URL = re.compile(r"://[^/?#\s:@]*:([^/?#\s]+)@")
 _SHORTEST_CREDENTIAL = 8
 """Characters of a text that is taken for a credential, at least."""
+
+
+class Credential(NamedTuple):
+    """A part of a text that looks like a credential.
+
+    Attributes:
+        variable: name of the environment variable that could hold it.
+        start: index of its first character in the text.
+        end: index behind its last one.
+    """
+
+    variable: str
+    start: int
+    end: int
 
 
 def resolve_secrets(value: Any, where: str = "data") -> Any:
@@ -91,21 +107,35 @@ def problems_of_references(config: Any) -> list[Problem]:
 
 
 def credentials_in(config: Any) -> list[Problem]:
-    """A warning for each text of ``data`` and ``environment`` that looks like a credential, by its key."""
+    """A warning for each text of ``data`` and ``environment`` in which ``credential_in`` finds one."""
     warnings: list[Problem] = []
     for path, text in texts(config):
-        key = next((step for step in reversed(path) if isinstance(step, str)), "")
-        if path[0] not in ("data", "environment") or not _CREDENTIAL.fullmatch(variable_for(key)):
+        found = credential_in(path, text) if path[0] in ("data", "environment") else None
+        if found is None:
             continue
-        if len(text) < _SHORTEST_CREDENTIAL or text[0] in "<[" or _OPENING in text:
-            continue
-        variable = variable_for(key)
+        whole = found.end - found.start == len(text)
         rule = (
-            "looks like a credential, which would be stored with the experiment, and shown to all who can see it. "
-            f"Write ${{secret:{variable}}}, and set the environment variable {variable}."
+            f"{'looks like a credential' if whole else 'has a password'}, which would be stored with the experiment, "
+            f"and shown to all who can see it. Write ${{secret:{found.variable}}}{'' if whole else ' in its place'}, "
+            f"and set the environment variable {found.variable}."
         )
         warnings.append((name_of(path), rule))
     return warnings
+
+
+def credential_in(path: Path, text: str) -> Credential | None:
+    """The part of a text that looks like a credential: all of it, by the last key of its path, or the password in a
+    URL. None: there is none, or the text has a reference already."""
+    variable = variable_for(next((step for step in reversed(path) if isinstance(step, str)), ""))
+    if _OPENING in text:
+        return None
+    if _CREDENTIAL.fullmatch(variable):
+        is_real = len(text) >= _SHORTEST_CREDENTIAL and text[0] not in "<["
+        return Credential(variable, 0, len(text)) if is_real else None
+    password = _PASSWORD_IN_URL.search(text)
+    if password is None or password[1][0] in "<[$*":
+        return None
+    return Credential(f"{variable}_PASSWORD", *password.span(1))
 
 
 def variable_for(key: str) -> str:
