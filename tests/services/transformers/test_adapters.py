@@ -114,6 +114,82 @@ def test_what_is_there_is_not_overwritten_and_nothing_is_half_written(
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
+def assert_peft_loads_the_model(model: Model, folder: Path) -> None:
+    other = peft.PeftModel.from_pretrained(base(), folder).eval()
+    ids = torch.from_numpy(rows()["input_ids"])
+    with torch.no_grad():
+        assert torch.equal(other(input_ids=ids).logits, model.torch()(input_ids=ids).logits)
+        assert not torch.equal(other(input_ids=ids).logits, base().eval()(input_ids=ids).logits)
+
+
+def second_active(params: dict[str, Any]) -> Any:
+    model = with_lora(params)
+    model.add_adapter("second", peft.LoraConfig(r=3, target_modules=["dense"], task_type="SEQ_CLS"))
+    model.set_adapter("second")
+    return model
+
+
+def compiled(params: dict[str, Any]) -> Any:
+    return torch.compile(with_lora(params), backend="eager")
+
+
+@pytest.mark.parametrize(("make", "rank"), [(second_active, 3), (compiled, 2)])
+def test_the_folder_is_of_the_adapter_that_the_model_uses(make: Any, rank: int, tmp_path: Path) -> None:
+    model = search(make).fit(rows())
+    folder = model.adapter(tmp_path / "adapter")
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == []
+    assert json.loads((folder / "adapter_config.json").read_text())["r"] == rank
+    assert_peft_loads_the_model(model, folder)
+
+
+def with_norms(params: dict[str, Any], **options: Any) -> Any:
+    config = peft.LoraConfig(r=2, target_modules=["query"], task_type="SEQ_CLS", **options)
+    model = peft.get_peft_model(base(), config)
+    for name, parameter in model.named_parameters():
+        if name.endswith("LayerNorm.weight") and not options:
+            parameter.requires_grad_(True)
+    return model
+
+
+def with_a_head(params: dict[str, Any]) -> Any:
+    model = peft.get_peft_model(base(), peft.LoraConfig(r=2, target_modules=["query"]))
+    model.classifier.requires_grad_(True)
+    return model
+
+
+def both_active(params: dict[str, Any]) -> Any:
+    model = peft.get_peft_model(base(), peft.LoraConfig(r=2, target_modules=["query"]))
+    model.add_adapter("second", peft.LoraConfig(r=3, target_modules=["value"]))
+    model.base_model.set_adapter(["default", "second"])
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            with_norms,
+            r"changed tensors .* adapter 'default', .*: base_model\S+\.LayerNorm\.weight, .* \(modules_to_save=\['LayerNorm'\]\) and ",
+        ),
+        (with_a_head, r"base_model\.model\.classifier\.bias\. .* \(modules_to_save=\['classifier'\]\)"),
+        (
+            both_active,
+            r"2 active adapters \('default', 'second'\), but PEFT loads one from a folder\. Keep .* model\.save",
+        ),
+    ],
+)
+def test_a_folder_that_would_make_another_model_is_refused(make: Any, message: str, tmp_path: Path) -> None:
+    model = search(make).fit(rows())
+    with pytest.raises(UsageError, match=message):
+        model.adapter(tmp_path / "adapter")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_modules_to_save_are_in_the_folder(tmp_path: Path) -> None:
+    model = search(lambda params: with_norms(params, modules_to_save=["LayerNorm"])).fit(rows())
+    assert_peft_loads_the_model(model, model.adapter(tmp_path / "adapter"))
+
+
 class Wrapped(torch.nn.Module):
     def __init__(self, inner: torch.nn.Module) -> None:
         super().__init__()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import nn
 
 from hopyard.errors import NotFoundError, UsageError
@@ -11,6 +14,7 @@ from hopyard.missing import missing_extra
 from hopyard.storage import files
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import temporary_name
+from hopyard.wording import counted, some_names
 
 
 def export_adapter(module: nn.Module, path: Path) -> Path:
@@ -18,7 +22,8 @@ def export_adapter(module: nn.Module, path: Path) -> Path:
 
     Raises:
         MissingExtraError: PEFT is not installed.
-        UsageError: the model is none of PEFT's, or the path is taken.
+        UsageError: the model is none of PEFT's, has several active adapters, or has trained tensors that such a folder
+            does not hold; or the path is taken.
         NotFoundError: there is no folder to make it in.
         StorageError: it cannot be written; nothing was half-written.
     """
@@ -26,8 +31,16 @@ def export_adapter(module: nn.Module, path: Path) -> Path:
         from peft import PeftModel
     except ImportError as error:
         raise missing_extra("peft", "transformers", "Writing an adapter") from error
+    module = getattr(module, "_orig_mod", module)  # of torch.compile
     if not isinstance(module, PeftModel):
         raise UsageError(_no_adapter(module, PeftModel))
+    name = _active(module)
+    if left_out := _left_out(module, name):
+        raise UsageError(
+            f"Training changed tensors that are not part of the adapter {name!r}, so that PEFT would make another "
+            f"model: {some_names(left_out, 4)}. Name their modules in the configuration of the adapter "
+            f"(modules_to_save={_modules(left_out)}) and train again, or keep the whole model with model.save(path)."
+        )
     if path.exists() or path.is_symlink():
         raise UsageError(f"{path} exists already. Give the path of a folder that is to be made.")
     if not path.parent.is_dir():
@@ -35,7 +48,11 @@ def export_adapter(module: nn.Module, path: Path) -> Path:
     unfinished = path.with_name(temporary_name())
     with write_errors(path):
         try:
-            module.save_pretrained(str(unfinished))
+            module.save_pretrained(str(unfinished), selected_adapters=[name])
+            if name != "default":  # which alone PEFT puts there, and others into folders
+                for written in list((unfinished / name).iterdir()):
+                    files.rename(written, unfinished / written.name)
+                files.remove_directory(unfinished / name)
             for written in unfinished.rglob("*"):
                 if written.is_file():  # safetensors are for the user alone otherwise
                     files.give_usual_rights(written)
@@ -46,6 +63,38 @@ def export_adapter(module: nn.Module, path: Path) -> Path:
         finally:
             files.remove_tree(unfinished)
     return path
+
+
+def _active(module: Any) -> str:
+    """The name of the active adapter of a model of PEFT's.
+
+    Raises:
+        UsageError: there are several.
+    """
+    names: list[str] = list(module.active_adapters)
+    if len(names) != 1:
+        raise UsageError(
+            f"The model has {counted(len(names), 'active adapter')} ({', '.join(map(repr, names))}), but PEFT loads "
+            "one from a folder. Keep the whole model with model.save(path), or write a folder for each with "
+            "model.torch().save_pretrained(path), which load_adapter and set_adapter put into one model."
+        )
+    return names[0]
+
+
+def _left_out(module: Any, name: str) -> list[str]:
+    """The tensors that training has changed and the folder of an adapter does not have."""
+    from peft import get_peft_model_state_dict
+
+    written = get_peft_model_state_dict(module, adapter_name=name).values()
+    saved = {value.data_ptr() for value in written if isinstance(value, torch.Tensor)}
+    trained = [(own, tensor) for own, tensor in module.named_parameters() if tensor.requires_grad]
+    # PEFT puts the name of the adapter into the names of its tensors. Some it writes as others: an encoder's prompts.
+    return [own for own, tensor in trained if tensor.data_ptr() not in saved and name not in own.split(".")]
+
+
+def _modules(names: Sequence[str]) -> list[str]:
+    """The last parts of the names of the modules that these tensors are of, as ``modules_to_save`` takes them."""
+    return list(dict.fromkeys(name.split(".")[-2] for name in names))
 
 
 def _no_adapter(module: nn.Module, kind: type[nn.Module]) -> str:
