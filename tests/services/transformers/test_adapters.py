@@ -169,7 +169,10 @@ def both_active(params: dict[str, Any]) -> Any:
     [
         (
             with_norms,
-            r"changed tensors .* adapter 'default', .*: base_model\S+\.LayerNorm\.weight, .* \(modules_to_save=\['LayerNorm'\]\) and ",
+            (
+                r"changed tensors .* adapter 'default', .*: base_model\S+\.LayerNorm\.weight, "
+                r".* \(modules_to_save=\['LayerNorm'\]\) and train again, or .* model\.save\(path\)"
+            ),
         ),
         (with_a_head, r"base_model\.model\.classifier\.bias\. .* \(modules_to_save=\['classifier'\]\)"),
         (
