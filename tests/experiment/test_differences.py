@@ -11,7 +11,7 @@ import pytest
 from hopyard.experiment import complete, create, delete, fork
 from hopyard.experiment.config import ExperimentConfig
 from hopyard.experiment.definition import definition_object, pack
-from hopyard.experiment.differences import OtherExperiment, differing_namesake
+from hopyard.experiment.differences import OtherExperiment, differing_namesake, forked_from
 from hopyard.storage import LocalStore
 
 FUNCTION = """
@@ -86,6 +86,12 @@ def test_files_are_named_by_their_paths(store: LocalStore, code: Path) -> None:
     assert found is not None
     assert found.lines == ["new.txt: new", "run.sh: changed", "sub/old\\nname.txt: gone"]
     before = first.state.header["experiment"]["definition"]
+    whole = store.get(definition_object(before))
+    store.put(definition_object(before), whole[:10])
+    found = differing_namesake(store, configured(), digest)
+    assert found is not None
+    assert found.lines == [f".: others than {before[:12]}, which is damaged in the store"]
+    assert forked_from(store, first.run_id, configured(seed=3)).lines == ["seed: 0 -> 3"]
     store.delete(definition_object(before))
     found = differing_namesake(store, configured(), digest)
     assert found is not None

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from tests.experiment.conftest import TRIAL
 
 from hopyard.backend import InlineBackend
-from hopyard.errors import HopyardError, NotFoundError, RunHeldError, TrialError, UsageError
+from hopyard.errors import CorruptError, HopyardError, NotFoundError, RunHeldError, TrialError, UsageError
 from hopyard.experiment import (
     create,
     delete,
@@ -190,6 +190,20 @@ def test_one_that_another_process_drives_is_refused_unless_it_is_paused(two: Run
         resume(store, two.run_id)
     run = resume(store, two.run_id, InlineBackend(), take_over=True, progress=False)
     assert run.status == "completed"
+    journal.close()
+
+
+def test_one_that_another_process_holds_is_called_an_experiment(
+    two: Run, store: LocalStore, tmp_path: Path
+) -> None:
+    stop_after_the_first_trial(two.run_id, store)
+    journal = Journal(store.runs.at(two.run_id))
+    with pytest.raises(
+        RunHeldError,
+        match=r"if it hangs or cannot be reached, give the command again with --take-over \(take_over=True in "
+        r"Python\): the other driver then stops at its next write",
+    ):
+        create(two.state.header["experiment"]["config"], tmp_path / "definition", store, InlineBackend())
     journal.close()
 
 
@@ -434,6 +448,23 @@ def test_weights_that_somebody_deleted_begin_nothing(two: Run, store: LocalStore
     with pytest.raises(NotFoundError, match=gone):
         download_checkpoint(store, two.run_id, tmp_path / "best")
     assert store.names() == before
+    assert not (tmp_path / "best").exists()
+
+
+def test_weights_that_are_cut_off_are_told_in_the_words_of_experiments(
+    two: Run, store: LocalStore, tmp_path: Path
+) -> None:
+    best = two.state.trials[1].best
+    assert best is not None
+    [weights] = [name for name in best.state.files if name.endswith(".safetensors")]
+    own = store.runs.at(two.run_id).at("00001")
+    own.put(weights, own.get(weights)[:-4])
+    with pytest.raises(
+        CorruptError,
+        match=r"is not what was written: .*\. Restore it from a copy, or train anew with `hopyard experiment create "
+        r"--fresh`\.$",
+    ):
+        download_checkpoint(store, two.run_id, tmp_path / "best")
     assert not (tmp_path / "best").exists()
 
 

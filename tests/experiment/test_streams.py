@@ -420,6 +420,8 @@ def test_nothing_to_stream_is_an_error(s3_url: str, tmp_path: Path) -> None:
         stream([])
     (tmp_path / "x").write_bytes(b"1")
     with pytest.raises(
-        IndexError, match=r"batch 1 was asked for, but the stream has 1, which begin with 0\."
+        IndexError,
+        match=r"batch 1 was asked for, but the stream has 1, numbered from 0 on\. "
+        r"Give a number below len\(stream\), or iterate over the stream\.",
     ):
         stream(tmp_path / "x")[1]

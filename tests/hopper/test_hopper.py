@@ -203,10 +203,10 @@ def test_a_store_that_does_not_answer_pauses_the_run_and_the_outcome_is_the_same
     assert result_of(run.play()) == expected
     assert run.messages == [
         (
-            "paused: hdfs://nest/a cannot be written: no node answers. The run goes on by itself once the store "
-            "answers; or press Ctrl-C, and run the same script again later."
+            "paused: hdfs://nest/a cannot be written: no node answers. The run goes on by itself once there is an "
+            "answer; or press Ctrl-C, and run the same script again later."
         ),
-        "the store answers again: the run goes on.",
+        "there is an answer again: the run goes on.",
     ]
 
 

@@ -161,7 +161,7 @@ def test_a_run_without_a_name_node_says_that_it_waits_and_goes_on_when_there_is_
     assert model.get_all_model_history() == expected.get_all_model_history()
     assert model.run.broken_rules() == []
     assert "goes on by itself" in heard.getvalue()
-    assert "the store answers" in heard.getvalue()
+    assert "there is an answer" in heard.getvalue()
 
 
 def test_a_replacement_is_whole_for_readers_while_a_data_node_dies(hdfs: HdfsCluster, folder: str) -> None:  # noqa: F811

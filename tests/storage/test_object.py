@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from tests.web_servers import send, serving
 
 from hopyard.errors import (
     InvalidNameError,
@@ -203,6 +204,23 @@ def test_a_missing_bucket_is_said(s3: Any, tmp_path: Path) -> None:
             call()
         assert not isinstance(e.value, NotFoundError)
     assert path.exists()
+
+
+def test_a_name_that_no_bucket_can_have_is_told_with_the_rule(s3: Any) -> None:
+    said = (
+        b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>InvalidBucketName</Code><Message>The specified bucket '
+        b"is not valid.</Message><BucketName>b</BucketName></Error>"
+    )
+    with serving(lambda handler: send(handler, 400, said)) as server:
+        store = ObjectStore("s3://b/x", endpoint=f"http://{server}", **AT_ONCE)
+        for call in (lambda: store.put("a", b""), lambda: store.get("a")):
+            with pytest.raises(
+                StorageError,
+                match=r"^s3://b/x\S* cannot be \w+: the server refuses the name of the bucket in this URL \(400 Bad "
+                r"Request: InvalidBucketName: The specified bucket is not valid\)\. Names have 3 to 63 lower-case "
+                r"letters, digits and hyphens\. Correct the URL\.$",
+            ):
+                call()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from hopyard.storage import LocalStore, Store, files, open_store
 from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import temporary_name
 from hopyard.tune import Model, Run
+from hopyard.tune.phrases import of_experiments, worded
 
 WEIGHTS, FACTS, CONFIG, CODE = "weights.safetensors", "checkpoint.json", "config.yaml", "code"
 """Names in the directory of a checkpoint."""
@@ -97,7 +98,11 @@ def download_checkpoint(
         UsageError: something is at ``target``.
         StorageError: it cannot be written. Nothing was left half-written.
     """
-    opened, path = open_store(store), Path(target)
+    with worded(of_experiments):
+        return _download(open_store(store), experiment, Path(target), trial)
+
+
+def _download(opened: Store, experiment: str, path: Path, trial: int | str) -> Path:
     run = open_experiment(opened, experiment)
     model = model_of(run, trial)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):

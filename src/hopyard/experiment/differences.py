@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopyard.data.files.parallel import of_each
-from hopyard.errors import ConfigError, StorageError
+from hopyard.errors import ConfigError, CorruptError, StorageError
 from hopyard.experiment.config import ExperimentConfig, complete
 from hopyard.experiment.definition import files_that_differ
 from hopyard.experiment.experiments import experiment_ids
@@ -34,7 +34,7 @@ class OtherExperiment:
         fields: what became of each field of the configuration that differs, by its path: ``"8 -> 16"``, ``"new: 16"``
             or ``"gone"``, or ``"changed"`` where values may be secret.
         files: what became of each file of the model definition that differs, by its path: ``"changed"``, ``"new"`` or
-            ``"gone"``. Of one that the store no longer has whole, ``.`` stands for all of its files.
+            ``"gone"``. Of one that the store does not have whole, ``.`` stands for all of its files.
     """
 
     experiment: str
@@ -96,7 +96,9 @@ def _differing(
     """Another experiment with these settings and this code, beside a configuration and the digest of a definition."""
     fields = {name_of(path): text for path, text in _differences(settings, config.settings)}
     try:
-        files = files_that_differ(store, code, definition)
+        files = {} if code == definition else files_that_differ(store, code, definition)
+    except CorruptError:
+        files = {".": f"others than {code[:12]}, which is damaged in the store"}
     except StorageError:
         files = {".": f"others than {code[:12]}, which the store no longer has"}
     return OtherExperiment(other, fields, {one_line(path): text for path, text in files.items()})

@@ -256,7 +256,8 @@ class Stream:
         number = integer("index", index)
         if not -len(self) <= number < len(self):
             raise IndexError(
-                f"batch {number} was asked for, but the stream has {len(self):,}, which begin with 0."
+                f"batch {number} was asked for, but the stream has {len(self):,}, numbered from 0 on. Give a number "
+                "below len(stream), or iterate over the stream."
             )
         return number % len(self)
 

@@ -7,6 +7,7 @@ import re
 from hopyard.errors import ExpiredError, NotWritableError, StorageError, StorageFullError, UnreachableError
 
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
+_BAD_NAME = ("InvalidBucketName", "InvalidResourceName", "Invalid bucket name")
 _BAD_CREDENTIALS = (
     "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthenticationFailed", "UnauthenticatedError",
     "401 Unauthorized", "failed to authenticate the request",
@@ -53,6 +54,11 @@ def request_error(url: str, name: str, kind: str, text: str, writing: bool) -> S
     missing = bucket_error(url, text)
     if missing is not None:
         return missing
+    if has(_BAD_NAME):
+        return StorageError(
+            f"{place} cannot be {action}: the server refuses the name of the bucket in this URL ({said}). Names have 3 "
+            "to 63 lower-case letters, digits and hyphens. Correct the URL."
+        )
     if has(_FULL):
         return StorageFullError(
             f"no space is left for {place}: {said}. Nothing was half-written. Make space there, or raise its quota."

@@ -21,7 +21,7 @@ def until(error: StorageError) -> str:
     """The moment at which it can go on after such an error, in words."""
     if isinstance(error, ExpiredError):
         return "the credentials are renewed"
-    return "there is space" if isinstance(error, StorageFullError) else "the store answers"
+    return "there is space" if isinstance(error, StorageFullError) else "there is an answer"
 
 
 def wait_for_store(

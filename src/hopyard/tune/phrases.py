@@ -38,6 +38,19 @@ PHRASES = (
     ),
     ("start the run anew with fresh=True.", "begin another with `hopyard experiment create --fresh`."),
     ("Start the run again with fresh=True.", "Begin another with `hopyard experiment create --fresh`."),
+    (
+        "or delete it and run again, with fresh=True if the run is finished: what needs it is then made anew.",
+        "or train anew with `hopyard experiment create --fresh`.",
+    ),
+    (
+        "or search again with fresh=True over the same base, which writes it anew.",
+        "or train over the same base anew with `hopyard experiment create --fresh`, which writes it anew.",
+    ),
+    ("begin the run anew with fresh=True.", "begin another with `hopyard experiment create --fresh`."),
+    (
+        "run the search with take_over=True (--take-over on the command line): the other",
+        "give the command again with --take-over (take_over=True in Python): the other",
+    ),
     ("Rank by another metric (evaluation_metric=), or", "Rank by another metric (searcher.metric), or"),
     (
         "Name one of these as evaluation_metric, or let the estimator measure",
