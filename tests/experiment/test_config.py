@@ -315,18 +315,30 @@ def test_problems_name_the_files(tmp_path: Path) -> None:
                 "template."
             ),
         ),
-        (None, "base.yaml cannot be read: No such file or directory. Name the YAML file of a configuration."),
     ],
 )
-def test_a_template_is_checked_for_itself(
-    tmp_path: Path, template: dict[str, Any] | None, message: str
-) -> None:
-    if template is not None:
-        write(tmp_path / "base.yaml", template)
+def test_a_template_is_checked_for_itself(tmp_path: Path, template: dict[str, Any], message: str) -> None:
+    write(tmp_path / "base.yaml", template)
     config = write(tmp_path / "const.yaml", {**SMALLEST, "template": "base.yaml"})
     with pytest.raises(ConfigError) as caught:
         read_config(config)
     assert str(caught.value) == f"{tmp_path}/{message}"
+
+
+def test_a_template_that_is_not_there_is_told_with_the_field_and_the_file(tmp_path: Path) -> None:
+    config = write(tmp_path / "const.yaml", {**SMALLEST, "template": "nope.yaml"})
+    expected = (
+        f"{config}: template is 'nope.yaml', but there is no file {tmp_path}/nope.yaml. Correct the path, which begins "
+        "in the directory of this file."
+    )
+    for call in (read_config, files_of):
+        with pytest.raises(ConfigError) as caught:
+            call(config)
+        assert str(caught.value) == expected
+    with pytest.raises(
+        ConfigError, match=r"other\.yaml cannot be read: No such file or directory\. Name the YAML"
+    ):
+        read_config(config, tmp_path / "other.yaml")
 
 
 def test_the_name_of_a_template_is_a_text(tmp_path: Path) -> None:

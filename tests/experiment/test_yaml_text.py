@@ -83,7 +83,7 @@ def test_the_error_of_one_problem_is_a_sentence_and_of_several_a_list() -> None:
     assert str(caught.value) == (
         "const.yaml has 2 problems:\n"
         "  a (line 2) is written twice, and only one can be meant. Remove one of them.\n"
-        "  b (line 3) is .inf, but numbers are finite. Write the text '.inf'."
+        "  b (line 3) is .inf, but numbers are finite. Write a finite number, or '.inf' for the text."
     )
 
 

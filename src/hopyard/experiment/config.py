@@ -298,7 +298,14 @@ def _template_of(named: Any, path: str | FilePath, template: str | FilePath | No
         rule = f"is {kind_of(named)}, but it must be the path of a file. Write template: base.yaml."
         raise problems_error(str(path), [("template", rule)])
     if template is None and named is not None:
-        return FilePath(path).expanduser().parent / FilePath(named).expanduser()
+        found = FilePath(path).expanduser().parent / FilePath(named).expanduser()
+        if not found.exists():
+            rule = (
+                f"is {brief(named)}, but there is no file {found}. Correct the path, which begins in the directory of "
+                "this file."
+            )
+            raise problems_error(str(path), [("template", rule)])
+        return found
     return template
 
 

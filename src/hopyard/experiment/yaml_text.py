@@ -198,6 +198,17 @@ def _is_text(node: yaml.Node) -> bool:
     )
 
 
+def _is_without_space(node: yaml.MappingNode, key: yaml.ScalarNode, value: yaml.Node) -> bool:
+    """Whether a key between { } is like ``batches:8``, which was hardly meant for a key."""
+    nothing_follows = isinstance(value, yaml.ScalarNode) and value.value == "" and value.style is None
+    return (
+        nothing_follows
+        and bool(node.flow_style)
+        and key.style is None
+        and re.fullmatch(r"[^\s:]+:(?!//)\S+", key.value) is not None
+    )
+
+
 def _not_hidden(path: str | FilePath, lines: list[int]) -> ConfigError:
     shown = ", ".join(some_lines([str(line) for line in lines], 10))
     return ConfigError(
@@ -277,6 +288,11 @@ class _Reading:
                 written = key_node.value if isinstance(key_node, yaml.ScalarNode) else "of a list or mapping"
                 self._problem(key_node, path, f"has the key {written}, but keys are texts. Put it in quotes.")
                 continue
+            if _is_without_space(node, key_node, value_node):
+                name, _, text = key_node.value.partition(":")
+                rule = f"has the key {key_node.value} and no value for it: a space belongs behind the colon. Write "
+                self._problem(key_node, path, f"{rule}{{{name}: {text}}}, or put the key in quotes.")
+                continue
             key = self._scalar(key_node, (*path, key_node.value))
             if key in own:
                 self._problem(
@@ -316,7 +332,8 @@ class _Reading:
             if math.isfinite(number):
                 return number
             shown = shortened(text)
-            self._problem(node, path, f"is {shown}, but numbers are finite. Write the text '{shown}'.")
+            rule = f"is {shown}, but numbers are finite. Write a finite number, or '{shown}' for the text."
+            self._problem(node, path, rule)
             return None
         self._refuse_tag(node, path)
         return None
