@@ -237,6 +237,9 @@ class Replica(ABC):
 
         Returns: of each the answer of ``train``, or the exception that ended it; None: they must be trained one by one,
             and are as they were.
+
+        Raises:
+            BaseChangedError: one of them has changed the base that they share; all of them are of no use any more.
         """
         return None
 
@@ -256,7 +259,11 @@ class Replica(ABC):
     @classmethod
     def validate_together(cls, replicas: Sequence[Any], visit: Visit) -> list[MetricSet | Exception] | None:
         """Validate replicas of one signature: of each the answer of ``validate``, or the exception that ended it; None:
-        they must be validated one by one."""
+        they must be validated one by one.
+
+        Raises:
+            BaseChangedError: as :meth:`train_together`.
+        """
         return None
 
     @abstractmethod

@@ -65,7 +65,7 @@ def run_unit(request: UnitRequest, turn: Callable[[int], None] = lambda trial: N
         units = [_TrialUnit(request, index, program, session, turn) for index in range(len(request.trials))]
         if request.together:
             _visit_together(units, visit)
-        done = [unit.run(visit) for unit in units]
+        done = [_done_of(units, number, visit) for number in range(len(units))]
     return UnitResult(
         states=tuple(one.state for one in done),
         metrics=tuple(one.metrics for one in done),
@@ -99,8 +99,20 @@ class _Done:
     alone: str = ""
 
 
+def _done_of(units: Sequence[_TrialUnit], number: int, visit: Visit) -> _Done:
+    """What one of ``units`` does. If it changes the base, those behind it begin anew."""
+    done = units[number].run(visit)
+    if units[number].has_changed_base:
+        for other in units[number + 1 :]:
+            other.begin_anew()
+    return done
+
+
 def _visit_together(units: Sequence[_TrialUnit], visit: Visit) -> None:
-    """Do the visit for trials that may make it together; the others are left as they were, but built."""
+    """Do the visit for trials that may make it together; the others are left as they were, but built.
+
+    If one of them changes the base, all begin anew, each alone, which shows whose fault it is.
+    """
     groups: dict[tuple[type[Replica], str], list[_TrialUnit]] = {}
     for unit in units:
         replica = unit.ready()
@@ -116,6 +128,10 @@ def _visit_together(units: Sequence[_TrialUnit], visit: Visit) -> None:
                 answers = kind.train_together(replicas, visit, [unit.seed for unit in members])
             else:
                 answers = kind.validate_together(replicas, visit)
+        except BaseChangedError:
+            for unit in units:
+                unit.begin_anew()
+            return
         except Exception as error:  # of the data, for instance: each says so by itself
             answers = [error] * len(members)
         for unit, answer in zip(members, answers or [None] * len(members), strict=True):
@@ -128,6 +144,7 @@ class _TrialUnit:
     Attributes:
         answer: of its replica, if the visit was made together with others: what ``train`` or ``validate`` gives, or
             the exception that ended it; None: the visit is still to be made.
+        has_changed_base: whether it has failed since it changed the base that trials share.
     """
 
     def __init__(
@@ -156,6 +173,7 @@ class _TrialUnit:
         self._resident: Resident | None = None
         self._done: _Done | None = None
         self.answer: Any = None
+        self.has_changed_base = False
         self.moved = 0
 
     @property
@@ -173,6 +191,16 @@ class _TrialUnit:
         if self._resident is None and self._done is None:
             self._done = self._caught(self._get_ready)
         return None if self._resident is None else self._resident.replica
+
+    def begin_anew(self) -> None:
+        """Forget all that was built over a base that is not what it was, and how it was built."""
+        self._forget()
+        self._program = load_program(self._request.store, self._request.program)
+        self._resident, self.answer = None, None
+
+    def _forget(self) -> None:
+        residents.clear()
+        forget_program(self._request.store, self._request.program)
 
     def _get_ready(self) -> None:
         self._resident = self._acquire()
@@ -200,7 +228,6 @@ class _TrialUnit:
 
     def _caught(self, do: Callable[[], _Done | None]) -> _Done | None:
         """The answer of ``do``; a failure that is the trial's own becomes evidence."""
-        request = self._request
         self._turn(self._trial)
         try:
             return do()
@@ -212,8 +239,8 @@ class _TrialUnit:
         except Preempted:
             raise
         except BaseChangedError as error:
-            residents.clear()
-            forget_program(request.store, request.program)
+            self._forget()
+            self.has_changed_base = True
             return self._failed(error)
         except (Exception, SystemExit) as error:  # a user's sys.exit() is a failure like others
             if (full := full_disk(error, f"what trial {self._trial} writes there")) is not None:

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from hopyard.data.reading.views import Batch
-from hopyard.errors import DivergedError
+from hopyard.errors import BaseChangedError, DivergedError
 from hopyard.training.estimator import Visit, batch_sizes
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch.base import Base
@@ -269,6 +269,7 @@ def train_together(
         _left(context, failure or member.failure(sums)) or sums.totals()
         for context, (_, sums), member in zip(contexts, entered, members, strict=True)
     ]
+    _raise_changed_base(found)
     return None if isinstance(failure, _NothingTrainedError) else _without_interrupts(found, failure)
 
 
@@ -291,6 +292,7 @@ def validate_together(replicas: Sequence[Any], visit: Visit) -> list[MetricSet |
         _left(context, failure or error) or measured
         for context, error, measured in zip(contexts, errors or [None] * len(metrics), metrics, strict=True)
     ]
+    _raise_changed_base(found)
     kept = _without_interrupts(found, failure)
     return kept if errors is not None else None
 
@@ -326,6 +328,16 @@ def _left(context: AbstractContextManager[Any], error: BaseException | None) -> 
     except BaseException as raised:
         return raised
     return error
+
+
+def _raise_changed_base(found: Iterable[Any]) -> None:
+    """
+    Raises:
+        BaseChangedError: a member has changed the base; nobody knows which one.
+    """
+    for each in found:
+        if isinstance(each, BaseChangedError):
+            raise each
 
 
 def _without_interrupts(

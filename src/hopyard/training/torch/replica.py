@@ -436,7 +436,7 @@ class TorchReplica(Replica):
         """Have the attributes of the state meanwhile; ``keep``: what changes of them belongs to the state then."""
         if keep:
             self._unchanged.note()
-        base = self._frozen_base if keep else None
+        base = self._frozen_base
         try:
             with self._attributes.in_use(keep):
                 yield
