@@ -31,6 +31,10 @@ class MeanOfModels(nn.Module):
         self.members: nn.ModuleList = nn.ModuleList(members)
         self.weights: tuple[float, ...] = tuple(weights)
 
+    def get_base_model(self) -> nn.Module:
+        """The first of the members, whose arguments the ensemble takes; PEFT's wrappers have a method of that name."""
+        return self.members[0]
+
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         return mean_of_outputs([member(*arguments, **keywords) for member in self.members], self.weights)
 
@@ -150,9 +154,13 @@ class _Recorder(nn.Module):
         self.module = module
         self.outputs: list[Any] = []
 
+    def get_base_model(self) -> nn.Module:
+        """The module, whose arguments this one takes, as PEFT's wrappers say it."""
+        return self.module
+
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         found = self.module(*arguments, **keywords)
-        self.outputs.append(found)
+        self.outputs.append(_without_caches(found))
         return found
 
 
@@ -187,11 +195,12 @@ def check_member(estimator: Estimator) -> None:
 
 def mean_of_outputs(outputs: Sequence[Any], weights: Sequence[float]) -> Any:
     """The weighted mean of what several models gave for the same batch: of tensors, also in tuples, lists and dicts, in
-    the order of the models.
+    the order of the models. Caches of language models have no mean, and are left out.
 
     Raises:
         EstimatorError: outputs have no mean; says why.
     """
+    outputs = list(map(_without_caches, outputs))
     first = outputs[0]
     if isinstance(first, torch.Tensor):
         return _mean(outputs, weights)
@@ -205,6 +214,18 @@ def mean_of_outputs(outputs: Sequence[Any], weights: Sequence[float]) -> Any:
         "ensemble are the means of its members': let models return tensors, or tuples or dicts of them, of the same "
         "length and names."
     )
+
+
+def _without_caches(outputs: Any) -> Any:
+    """Outputs of a model of transformers without those that are neither tensors nor collections: caches."""
+    if not isinstance(outputs, Mapping) or type(outputs) is dict:
+        return outputs
+    rest = {
+        name: each
+        for name, each in outputs.items()
+        if isinstance(each, torch.Tensor | Mapping | list | tuple)
+    }
+    return outputs if len(rest) in (0, len(outputs)) else type(outputs)(**rest)
 
 
 def _mean(outputs: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:

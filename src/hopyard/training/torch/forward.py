@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +24,29 @@ _STACK = (
 
 
 Step: TypeAlias = Callable[[torch.nn.Module, Batch], dict[str, Any]]
+
+
+Caller: TypeAlias = Callable[[torch.nn.Module, Mapping[str, Any]], Any]
+"""Calls a model with arguments by name, and gives its outputs."""
+S = TypeVar("S", bound=Callable[..., dict[str, Any]])
+
+_callers: dict[Any, Caller] = {}
+
+
+def predicting_by(caller: Caller) -> Callable[[S], S]:
+    """Mark a step, whose models predict by ``caller``, and give ``logits`` among their outputs."""
+
+    def marked(step: S) -> S:
+        _callers[step] = caller
+        return step
+
+    return marked
+
+
+def _caller_of(step: Step | None) -> Caller | None:
+    while isinstance(step, functools.partial):
+        step = step.func
+    return _callers.get(step) if isinstance(step, Hashable) else None
 
 
 class BatchResult(NamedTuple):
@@ -56,6 +80,7 @@ class Forward:
         self.binding = binding
         self.loss = loss
         self._step, self._validate_step = step, validate_step or step
+        self._caller = _caller_of(step)
         self._device = device
         self._dtype = dtype
         self.checks_labels = True
@@ -158,7 +183,11 @@ class Forward:
         arguments, keywords = self.binding.arguments(batch)
         try:
             with self.autocast():
-                return self.module(*arguments, **keywords)
+                if self._caller is None:
+                    return self.module(*arguments, **keywords)
+                # The columns of a step are arguments by their names.
+                keywords = keywords or dict(zip(self.binding.model_columns, arguments, strict=True))
+                return self._caller(self.module, keywords)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             given = [shape_of(value) for value in arguments]
             given += [f"{name}={shape_of(value)}" for name, value in keywords.items()]
@@ -195,12 +224,29 @@ class Forward:
         for batch in batches:
             with self.autocast():
                 outputs = self.explained_outputs(self.binding.place(batch))
-                outputs = outputs if predict is None else predict(outputs)
-            several = not isinstance(outputs, (torch.Tensor, np.ndarray))
+                if predict is not None:
+                    outputs = predict(outputs)
+                elif self._caller is not None:
+                    outputs = outputs.logits
+            several = not isinstance(outputs, (torch.Tensor, np.ndarray)) and isinstance(outputs, Iterable)
             values = outputs.values() if isinstance(outputs, dict) else outputs
             pieces.append(tuple(map(as_numpy, values)) if several else (as_numpy(outputs),))
+            if any(array.ndim == 0 for array in pieces[-1]):
+                raise _no_rows(outputs, is_made=predict is not None)
         arrays = tuple(map(joined_outputs, zip(*pieces, strict=True)))
         return arrays if several else arrays[0]
+
+
+def _no_rows(outputs: Any, is_made: bool) -> EstimatorError:
+    """The error for outputs of a batch that are not all arrays with rows; ``is_made`` by ``predict=``."""
+    parts = (
+        [f"{name}: {shape_of(value)}" for name, value in outputs.items()] if isinstance(outputs, dict) else []
+    )
+    shown = f"{type(outputs).__name__} ({', '.join(parts)})" if parts else shape_of(outputs)
+    return EstimatorError(
+        f"{'predict=' if is_made else 'The model'} gave {shown}, but predictions are arrays with a row for each one "
+        "of the data. Take such an array from the outputs: predict=lambda outputs: outputs.logits, for instance."
+    )
 
 
 def _weight(given: Any) -> torch.Tensor | float | None:

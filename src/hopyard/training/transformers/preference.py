@@ -16,11 +16,13 @@ from torch.nn.functional import cross_entropy, logsigmoid
 
 from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError
-from hopyard.training.transformers.steps import IGNORED, column, logits_of, shifted
+from hopyard.training.torch.forward import predicting_by
+from hopyard.training.transformers.steps import IGNORED, column, logits_of, outputs_of, shifted
 
 _ANSWERS = ("chosen", "rejected")
 
 
+@predicting_by(outputs_of)
 def dpo(model: nn.Module, batch: Batch, *, beta: float = 0.1, label_smoothing: float = 0.0) -> dict[str, Any]:
     """Step of direct preference optimisation: the model is to prefer the chosen answer to the rejected one by more than
     a reference does.

@@ -18,7 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError
-from hopyard.training.torch.forward import shape_of
+from hopyard.training.torch.forward import predicting_by, shape_of
 from hopyard.training.transformers.quantized import gradients_checked
 from hopyard.wording import nearest
 
@@ -26,6 +26,24 @@ IGNORED = -100
 """The label of what is not learned."""
 
 
+def outputs_of(model: nn.Module, arguments: Mapping[str, Any]) -> Any:
+    """Outputs of a model that predicts, without a cache.
+
+    Raises:
+        EstimatorError: it has no such parameter.
+    """
+    known = _parameters(model)
+    for name in arguments:
+        if known and name not in known:
+            raise EstimatorError(
+                f"The model is to predict from {', '.join(arguments)}, but {name!r} is no argument of {_name(model)}"
+                f"{nearest(name, known, '.')} Say which columns it takes when it predicts: "
+                f"inputs={{'input_ids': {next(iter(arguments))!r}}}."
+            )
+    return model(**_uncached(known, arguments))
+
+
+@predicting_by(outputs_of)
 def causal_lm(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) -> dict[str, Any]:
     """Step of a language model: each token is told from those before it.
 
@@ -44,6 +62,7 @@ def causal_lm(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) -
     return _mean(*shifted(logits_of(model, arguments), labels, arguments), label_smoothing)
 
 
+@predicting_by(outputs_of)
 def token_classification(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) -> dict[str, Any]:
     """Step of a model that tells the class of each token.
 
@@ -64,6 +83,7 @@ def token_classification(model: nn.Module, batch: Batch, *, label_smoothing: flo
     return _mean(logits, labels, label_smoothing)
 
 
+@predicting_by(outputs_of)
 def sequence_classification(
     model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0
 ) -> dict[str, Any]:
@@ -168,19 +188,16 @@ def logits_of(model: nn.Module, arguments: Mapping[str, Any]) -> torch.Tensor:
     Raises:
         EstimatorError: the model has no such parameter, gives no logits, or is quantised and cannot be trained through.
     """
-    known, keywords = _parameters(model), dict(arguments)
-    for name in keywords:
+    known = _parameters(model)
+    for name in arguments:
         if known and name not in known:
             raise EstimatorError(
                 f"The batch has the column {name!r}, which is no argument of {_name(model)}{nearest(name, known, '.')} "
                 f"Name the columns that it takes in feature_columns, and `labels` in label_columns. Its arguments are "
                 f"{', '.join(known)}."
             )
-    if "use_cache" in known:
-        # Nothing is generated. With a cache, transformers would not see that rows are packed.
-        keywords.setdefault("use_cache", False)
     with gradients_checked(model):
-        outputs = model(**keywords)
+        outputs = model(**_uncached(known, arguments))
     logits = getattr(outputs, "logits", None)
     if not isinstance(logits, torch.Tensor):
         raise EstimatorError(
@@ -191,6 +208,11 @@ def logits_of(model: nn.Module, arguments: Mapping[str, Any]) -> torch.Tensor:
     return logits
 
 
+def _uncached(known: Sequence[str], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by which no cache is made: nothing is generated, and with it transformers would not see packed rows."""
+    return {"use_cache": False, **arguments} if "use_cache" in known else dict(arguments)
+
+
 def _parameters(model: nn.Module) -> Sequence[str]:
     """Names of the arguments of the model within wrappers, as PEFT's takes anything; none of a model that does so."""
     named = inspect.signature(_inner(model).forward).parameters.values()
@@ -198,10 +220,15 @@ def _parameters(model: nn.Module) -> Sequence[str]:
 
 
 def _inner(model: nn.Module) -> Any:
-    """The model within wrappers of PEFT and of ``torch.compile``."""
-    model = getattr(model, "_orig_mod", model)
-    inner = getattr(model, "get_base_model", None)
-    return model if inner is None else inner()
+    """The model within wrappers of ``torch.compile``, PEFT and ensembles."""
+    wrapped: Any = model
+    while True:
+        if hasattr(wrapped, "_orig_mod"):
+            wrapped = wrapped._orig_mod
+        elif hasattr(wrapped, "get_base_model"):
+            wrapped = wrapped.get_base_model()
+        else:
+            return wrapped
 
 
 def _name(model: nn.Module) -> str:
