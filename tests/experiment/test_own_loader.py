@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hopyard.experiment.lengths import Visits
+from hopyard.experiment.lengths import Visits, visits_of
 from hopyard.experiment.own_loader import OwnLoader
 
 
@@ -67,3 +67,21 @@ def test_a_loader_whose_passes_have_several_lengths_is_not_warned_of() -> None:
             self._said = self._true = 4 + number
 
     assert read(Growing(4, 4))[:9] == [*range(4), *range(5)]
+
+
+class Changing(Batches):
+    """A loader whose passes have ever more batches."""
+
+    def set_epoch(self, number: int) -> None:
+        self._said = self._true = 4 + number
+
+
+@pytest.mark.parametrize("begin", range(5))
+def test_a_length_in_batches_is_exact_if_passes_have_several_lengths(begin: int) -> None:
+    visits = visits_of({"batches": 11}, 1, 3, 4, 1)
+    expected = [*range(4), *range(5), *range(2)]
+    own = OwnLoader(Changing(4, 4), visits, 1)
+    before = [batch for _ in range(begin) for batch in own.read_visit(0)]
+    other = OwnLoader(Changing(4, 4), visits, 1)
+    other.go_to(vars(own.place))
+    assert before + [batch for _ in range(begin, visits.total) for batch in other.read_visit(0)] == expected

@@ -18,6 +18,7 @@ from hopyard.errors import TrialError
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.tune import GridSearch, Run, hp_choice, load_model
+from hopyard.tune.rows import epoch_numbers, epochs_of, validations_of
 
 
 def points(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,6 +92,57 @@ def test_a_loader_of_the_trials_own_trains_as_many_batches_as_a_plain_loop(
     assert trial.best is not None
     assert trial.best.value == min(trial.history["val_loss"])
     assert_equal(run, expected)
+
+
+@pytest.mark.parametrize(
+    ("length", "total"),
+    [
+        ({"batches": 9}, 9),
+        ({"batches": 14}, 14),
+        ({"batches": 20}, 20),
+        ({"batches": 33}, 33),
+        ({"records": 180}, 23),
+    ],
+)
+def test_a_trial_is_validated_after_each_pass_over_its_loader_and_its_end_is_counted_in_passes(
+    definition: Callable[..., Path], experiment: Callable[..., Run], length: Any, total: int
+) -> None:
+    run = experiment(definition(), searcher=SINGLE | {"max_length": length}, scheduling_unit=3)
+    (trial,) = run.state.trials.values()
+    x, y = points(50, 2)
+    ends = [13 * number for number in range(1, total // 13 + 1)] + ([total] if total % 13 else [])
+    losses = [cross_entropy(plain_loop(end)(x), y).item() for end in ends]
+    assert trial.history["val_loss"] == pytest.approx(losses, abs=1e-6)
+    assert epoch_numbers(run.state, trial) == [end / 13 for end in ends]
+    assert epochs_of(run.state, trial) == total / 13
+    assert_equal(run, plain_loop(ends[losses.index(min(losses))]))
+
+
+def test_trials_with_batches_of_other_sizes_are_validated_after_each_of_their_own_passes(
+    definition: Callable[..., Path], experiment: Callable[..., Run]
+) -> None:
+    folder = definition(TRIAL.replace("batch_size=8)", 'batch_size=self.context.get_hparam("size"))'))
+    run = experiment(
+        folder,
+        hyperparameters={"lr": 0.01, "size": {"type": "categorical", "vals": [8, 16]}},
+        searcher={"name": "grid", "metric": "loss", "max_length": {"records": 130}},
+        scheduling_unit=3,
+    )
+    x, y = points(50, 2)
+    for trial in run.state.trials.values():
+        size = trial.params["size"]
+        expected = network()
+        optimizer = torch.optim.Adam(expected.parameters(), lr=0.01)
+        losses = []
+        a_pass, total = -(-100 // size), -(-130 // size)
+        for number, (inputs, labels) in zip(range(1, total + 1), batches(size=size), strict=False):
+            optimizer.zero_grad()
+            cross_entropy(expected(inputs), labels).backward()
+            optimizer.step()
+            if number in (a_pass, total):
+                with torch.no_grad():
+                    losses.append(float(cross_entropy(expected(x), y)))
+        assert trial.history["val_loss"] == pytest.approx(losses, abs=1e-6)
 
 
 SHUFFLED = TRIAL.replace("batch_size=8)", "batch_size=8, shuffle=True)").replace(
@@ -309,9 +361,12 @@ def test_pbt_copies_states_of_trials_with_loaders_of_their_own(
     run = experiment(definition(), searcher=pbt, hyperparameters={"lr": lr})
     copies = [trial for trial in run.state.trials.values() if trial.source is not None]
     assert len(copies) == 2
-    assert all(
-        trial.progress.trained == 6 for trial in run.state.trials.values() if trial.status == "completed"
-    )
+    for trial in run.state.trials.values():
+        done = validations_of(run.state, trial).epochs
+        all_ends = [10 / 13, 1, 20 / 13, 2, 30 / 13]  # those of rounds and of passes
+        begun = round(13 * run.state.epochs_after(trial.began))
+        own = [end for end in all_ends if end * 13 > begun]
+        assert done == (own if trial.status == "completed" else own[: len(done)])
 
 
 @pytest.mark.parametrize(

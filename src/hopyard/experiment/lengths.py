@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from hopyard.data.base import Partitioned
 from hopyard.data.columns.policies import Policies
 from hopyard.data.schema import Schema
 from hopyard.errors import UsageError
+from hopyard.hopper.passes import Passes, divided
 
 Unit: TypeAlias = Literal["epochs", "batches", "records"]
 
@@ -46,12 +47,17 @@ class Visits:
         total: visits of a trial that trains to the end.
         unit: unit of the length that was asked for.
         length: the length of the whole trial, in that unit.
+        rounds: rounds of that length, each of which ends with a visit.
+        passes: of a length in batches or records, how passes over the first trial's loader are divided into visits;
+            None: the length is in epochs, or that loader does not say how long a pass is.
     """
 
     per_epoch: int
     total: int
     unit: Unit
     length: int
+    rounds: int = 1
+    passes: Passes | None = None
 
     def batches(self, visit: int, pass_batches: int | None, batch_size: int) -> int:
         """Batches of one visit.
@@ -71,8 +77,14 @@ class Visits:
             assert pass_batches is not None  # `visits_of` has looked
             epochs, more = divmod(visits, self.per_epoch)
             return epochs * pass_batches + more * pass_batches // self.per_epoch
-        batches = self.length if self.unit == "batches" else -(-self.length // batch_size)
-        return visits * batches // self.total
+        of_round = _batches_of(self.unit, self.length // self.rounds, batch_size)
+        if self.passes is None:
+            return visits * self.rounds * of_round // self.total
+        own = replace(self.passes, batches=pass_batches or self.passes.batches, round_batches=of_round)
+        if own.fits():
+            return own.before(visits)
+        # Its passes or batches differ too much from the first trial's, whose validations it shares.
+        return self.passes.before(visits) * own.total // self.passes.total
 
 
 def visits_of(
@@ -98,10 +110,18 @@ def visits_of(
             )
         per_epoch = -(-pass_batches // stretch)
         return Visits(per_epoch, rounds * number * per_epoch, "epochs", rounds * number)
-    batches = number if unit == "batches" else -(-number // batch_size)
-    each = -(-batches // stretch)
-    per_epoch = min(each, -(-pass_batches // stretch) if pass_batches else _VISITS_OF_AN_EPOCH)
-    return Visits(per_epoch, rounds * each, "batches" if unit == "batches" else "records", rounds * number)
+    in_unit: Unit = "batches" if unit == "batches" else "records"
+    of_round = _batches_of(in_unit, number, batch_size)
+    if pass_batches:
+        passes = divided(pass_batches, of_round, rounds, stretch)
+        return Visits(passes.visits, rounds * passes.round_visits, in_unit, rounds * number, rounds, passes)
+    each = -(-of_round // stretch)
+    return Visits(min(each, _VISITS_OF_AN_EPOCH), rounds * each, in_unit, rounds * number, rounds)
+
+
+def _batches_of(unit: Unit, number: int, batch_size: int) -> int:
+    """Batches of a length in batches or records."""
+    return number if unit == "batches" else -(-number // batch_size)
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,8 @@ class OwnLoader:
         self.loader = loader
         self.place: Place = Place()
         self._visits, self._batch_size = visits, batch_size
+        # A length in epochs follows what a loader says in each pass, another one is the same whatever it says then.
+        self._pass_batches = None if visits.unit == "epochs" else number_of_batches(loader)
         self._open: Iterator[Any] | None = None
         self._said: int | None = None
         self._has_warned = False
@@ -75,7 +77,8 @@ class OwnLoader:
         Raises:
             EstimatorError: a pass has no batches.
         """
-        passes = number_of_batches(self.loader)
+        in_epochs = self._visits.unit == "epochs"
+        passes = number_of_batches(self.loader) if in_epochs else self._pass_batches
         count = self._visits.batches(self.place.visits, passes, self._batch_size)
         yield from self._read(count, seed)
         self.place.visits += 1

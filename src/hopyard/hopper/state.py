@@ -36,12 +36,14 @@ to its end. An ``end`` that a user asked for has ``"by":
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from hopyard.errors import CorruptError, Evidence, FormatError
+from hopyard.hopper.passes import Passes
 from hopyard.hopper.scheduler import Layout, Position
 from hopyard.objects import StateRef
 from hopyard.search.replicates import mean_of
@@ -318,6 +320,23 @@ class RunState:
     def num_visits(self) -> int:
         """Visits of a trial that is trained to the end."""
         return int(self.header.get("num_visits") or self.num_epochs * self.layout.train)
+
+    @functools.cached_property
+    def _passes(self) -> Passes | None:
+        """How passes over loaders of the trials' own are divided into visits; None where visits are parts of an epoch
+        of equal size."""
+        found = self.header.get("passes")
+        return None if found is None else Passes(**found)
+
+    def epochs_after(self, visits: int, since: int = 0) -> float:
+        """Epochs that a trial has done between so many training visits and so many others: a whole number, or a
+        fraction within one."""
+        passes = self._passes
+        if passes is None:
+            found = (visits - since) / self.layout.train
+        else:
+            found = (passes.before(visits) - passes.before(since)) / passes.batches
+        return int(found) if found.is_integer() else found
 
     def apply(self, record: JournalRecord) -> None:
         """Change the state by one record of the journal."""
@@ -605,8 +624,7 @@ class RunState:
         state = progress.state
         assert state is not None, "a validation follows a durable state"
         if self.metric.is_better(value, trial.best.value if trial.best else None):
-            epochs = (progress.trained - trial.began) / self.layout.train
-            epochs = int(epochs) if epochs.is_integer() else epochs
+            epochs = self.epochs_after(progress.trained, trial.began)
             trial.best = Best(epochs, value, state.part("model"), measured)
         self._note_standing(trial.number)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.hopper.history import read_state
 from hopyard.hopper.journal import first_and_last, has_records, holder, read_records
+from hopyard.hopper.passes import Passes
 from hopyard.hopper.state import JournalRecord, RunState
 from hopyard.objects.frozen import RunFolder
 from hopyard.storage import Store
@@ -98,6 +99,7 @@ _TEXT = _Rule(lambda value: isinstance(value, str), "a text")
 _WHOLE = _Rule(lambda value: isinstance(value, int) and value >= 0, "a whole number")
 _MORE = _Rule(lambda value: isinstance(value, int) and value > 0, "a whole number above 0")
 _NUMBER = _Rule(lambda value: isinstance(value, int | float), "a number")
+_PASSES = {field.name for field in fields(Passes)}
 _HEADER = {
     "created": _Rule(
         lambda value: isinstance(value, int | float) and 0 <= value <= _LATEST, "a time in seconds since 1970"
@@ -116,6 +118,13 @@ _HEADER = {
     "num_epochs": _WHOLE,
     "num_points": _Rule(lambda value: value in (None, _MISSING) or _WHOLE.fits(value), "a whole number"),
     "data": _Rule(lambda value: value in (None, _MISSING) or isinstance(value, dict), "an object"),
+    "passes": _Rule(
+        lambda value: (
+            value is _MISSING
+            or (isinstance(value, dict) and value.keys() == _PASSES and all(map(_MORE.fits, value.values())))
+        ),
+        f"an object with {', '.join(sorted(_PASSES))}, each a whole number above 0",
+    ),
 }
 """Fields of the first record of a journal that are shown of every run."""
 _FINISH = {

@@ -250,7 +250,7 @@ class ProgressDisplay:
             trial=trial.number,
             params=known.params if known else _describe_trial(trial),
             state=describe_state(state, trial),
-            epochs=trial.progress.validated / self._partitions,
+            epochs=state.epochs_after(trial.progress.validated),
             trained=trained,
             planned=self._epochs * self._partitions - trial.began if trial.running else trained,
             worker=worker if worker is not None or known is None else known.worker,
@@ -269,7 +269,7 @@ class ProgressDisplay:
             self._clones.add(trial.number)
 
     def _describe_place(self, state: RunState, trial: TrialState) -> str:
-        return describe_place(state, trial.progress.validated / self._partitions)
+        return describe_place(state, state.epochs_after(trial.progress.validated))
 
     # The table ------------------------------------------------------------------------------
 

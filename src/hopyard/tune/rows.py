@@ -93,7 +93,7 @@ def validations_of(state: RunState, trial: TrialState) -> Validations:
     epochs = epoch_numbers(state, trial)
     if not trial.rungs:
         return Validations(epochs, trial.ended_at, trial.history)
-    rungs = [_whole(rung.trained / state.layout.train) for rung in trial.rungs]
+    rungs = [state.epochs_after(rung.trained) for rung in trial.rungs]
     both = [*epochs, *rungs]
     order = sorted(range(len(both)), key=both.__getitem__)
     seconds = [*trial.ended_at, *(rung.seconds for rung in trial.rungs)]
@@ -116,15 +116,11 @@ def epochs_of(state: RunState, trial: TrialState) -> float:
     """The epochs that a trial has trained itself, also parts of one; what it was copied with does not count. Of a
     function the reports: in its last unit it returns."""
     done = trial.progress.validated if "epoch" in state.header else trial.progress.trained
-    return _whole((done - trial.began) / state.layout.train)
+    return state.epochs_after(done, trial.began)
 
 
 def epoch_numbers(state: RunState, trial: TrialState) -> list[float]:
     """The number of each epoch of a trial's history, counting those of the trial it is a copy of."""
     first = trial.began // state.layout.train + 1
-    end = _whole(trial.progress.trained / state.layout.train)
+    end = state.epochs_after(trial.progress.trained)
     return [min(first + index, end) for index in range(len(trial.ended_at))]
-
-
-def _whole(number: float) -> float:
-    return int(number) if number == int(number) else number
