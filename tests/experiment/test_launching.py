@@ -14,7 +14,7 @@ from tests.experiment.conftest import FUNCTION, TRIAL
 
 import hopyard.experiment
 from hopyard.backend import InlineBackend, LocalBackend
-from hopyard.errors import MissingExtraError, TrialError, UsageError, WorkerMismatchError
+from hopyard.errors import MissingExtraError, TrialError, UsageError, WorkerLostError, WorkerMismatchError
 from hopyard.experiment import create
 from hopyard.experiment.mounts import Mount, start_with
 from hopyard.storage import LocalStore
@@ -232,6 +232,26 @@ def test_secrets_that_code_shows_are_masked(
             r"train\(context, lr, \*?,? ?epochs=3\) takes other arguments than .* Write def train\(context\)\.",
         ),
         (
+            "def main(context):\n    yield 1",
+            "model_def:main",
+            r"is a generator function, with yield in it, of which a call runs nothing\. Write a plain function def",
+        ),
+        (
+            "async def main(context):\n    pass",
+            "model_def:main",
+            r"model_def:main is a coroutine function, async def, of which a call runs nothing\. Write a plain function",
+        ),
+        (
+            "async def main(context):\n    yield 1",
+            "model_def:main",
+            r"model_def:main is a generator function, with yield in it, of which",
+        ),
+        (
+            "class Main:\n    async def __call__(self, context):\n        pass\n\nmain = Main()",
+            "model_def:main",
+            r"model_def:main is a coroutine function, async def, of which a call runs nothing\. Write a plain function",
+        ),
+        (
             "import not_a_package",
             "model_def:main",
             r"cannot be imported: ModuleNotFoundError: No module named 'not_a_package' \(model_def\.py, line 1\)",
@@ -249,6 +269,31 @@ def test_an_entrypoint_that_cannot_be_used_is_named_before_anything_begins(
     with pytest.raises(TrialError, match=message):
         experiment(definition(code), **FUNCTIONS | {"entrypoint": entrypoint})
     assert list_runs(LocalStore(tmp_path / "store")) == []
+
+
+def test_code_that_ends_the_worker_is_named_and_no_experiment_was_begun(
+    definition: Definition, tmp_path: Path
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    config: dict[str, Any] = {"entrypoint": "model_def:main", **FUNCTIONS}
+    with pytest.raises(WorkerLostError) as caught:
+        create(config, definition("import os\nos._exit(7)\n"), store, LocalBackend(1), progress=False)
+    first, second = str(caught.value).split("\n")
+    assert first == (
+        "a worker ended while it imported and built the entrypoint model_def:main, so no experiment was begun. Code "
+        "that calls os._exit, crashes or needs too much memory ends a process so. Try it in the directory of the code: "
+        "python -c 'import model_def'"
+    )
+    assert re.fullmatch(
+        r"Worker 0 \(pid \d+\) ended by itself with exit code 7 \(.*\) while it ran the task 'look'\. It printed .*",
+        second,
+    )
+    dies = definition("import os\n\ndef main(context):\n    os._exit(7)\n")
+    with pytest.raises(
+        WorkerLostError, match=r"^a worker ended while it ran the entrypoint model_def:main, so no ex"
+    ):
+        create(config, dies, store, LocalBackend(1), progress=False, test=True)
+    assert list_runs(store) == []
 
 
 def test_a_test_runs_one_batch_and_begins_nothing(definition: Definition, tmp_path: Path) -> None:

@@ -110,11 +110,11 @@ class _Conversion:
     def _take_secrets(self) -> None:
         """Values in ``data.secrets``, which Determined hides, and what looks like a credential, become references."""
         secrets = self.made["data"].get("secrets") if isinstance(self.made.get("data"), dict) else None
-        for name, value in secrets.items() if isinstance(secrets, dict) else ():
-            if not isinstance(value, str):
-                continue
-            whole = Credential(variable_for(name), 0, len(value))
-            secrets[name] = self._referred(value, whole, ("data", "secrets", name))
+        if isinstance(secrets, dict):
+            for name, value in secrets.items():
+                if isinstance(value, str):
+                    whole = Credential(variable_for(name), 0, len(value))
+                    secrets[name] = self._referred(value, whole, ("data", "secrets", name))
         if "data" in self.made:
             self.made["data"] = self._without_credentials(self.made["data"], ("data",))
 

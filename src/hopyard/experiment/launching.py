@@ -13,7 +13,7 @@ from hopyard.backend import Backend, LocalBackend
 from hopyard.backend.preflight import preflight
 from hopyard.data.base import Partitioned
 from hopyard.data.preparing.request import Watch
-from hopyard.errors import Evidence, NotFoundError, StorageError, TrialError, UsageError
+from hopyard.errors import Evidence, NotFoundError, StorageError, TrialError, UsageError, WorkerLostError
 from hopyard.experiment.config import ExperimentConfig
 from hopyard.experiment.definition import definition_archive, definition_object, places_of
 from hopyard.experiment.hyperparameters import search_space
@@ -285,12 +285,27 @@ def facts_of(backend: Backend, function: TrialFunction, seed: int, params: dict[
 
     Raises:
         TrialError: it cannot be built; has the traceback.
+        WorkerLostError: its code ended the worker.
     """
-    found = backend.submit(0, look, function, seed, params).result()
+    with _of_entrypoint(function.entrypoint, "imported and built"):
+        found = backend.submit(0, look, function, seed, params).result()
     if isinstance(found, Evidence):
         raise TrialError(f"the trial cannot be built, so no experiment was begun.\n{found.describe()}", found)
     assert isinstance(found, Facts)
     return found
+
+
+@contextmanager
+def _of_entrypoint(entrypoint: str, done: str) -> Iterator[None]:
+    """Have the error of a worker that is lost meanwhile name the entrypoint, with which the worker did something."""
+    try:
+        yield
+    except WorkerLostError as error:
+        raise WorkerLostError(
+            f"a worker ended while it {done} the entrypoint {entrypoint}, so no experiment was begun. Code that calls "
+            "os._exit, crashes or needs too much memory ends a process so. Try it in the directory of the code: "
+            f"python -c 'import {entrypoint.partition(':')[0]}'\n{error}"
+        ) from error
 
 
 # Lengths
@@ -441,7 +456,6 @@ class ExperimentSearch(Search):
             "length": self._length.text,
             "warm_start": None if self._warm_start is None else self._warm_start.to_json(),
         }
-        own = self._length.own
         of_function = {
             "epoch": "report",
             "endless": self._length.total == UNTIL_IT_RETURNS,
@@ -449,7 +463,6 @@ class ExperimentSearch(Search):
         return {
             "experiment": written,
             "num_visits": self._length.total,
-            **({} if own is None or own.passes is None else {"passes": vars(own.passes)}),
             **(of_function if self._facts.kind == "function" else {}),
         }
 
@@ -471,9 +484,10 @@ class ExperimentSearch(Search):
         first = next(iter(self._make_searcher(self._budget()).start()))
         assert isinstance(first, Create)
         params = dict(first.params)
-        found = arguments.backend.submit(
-            0, first_report, arguments.estimator_gen_fn, config.seed, params
-        ).result()
+        with _of_entrypoint(config.entrypoint, "ran"):
+            found = arguments.backend.submit(
+                0, first_report, arguments.estimator_gen_fn, config.seed, params
+            ).result()
         if found is not None:
             raise TrialError(f"the function fails before its first report.\n{found.describe()}", found)
 

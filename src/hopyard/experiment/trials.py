@@ -106,6 +106,7 @@ class TrialFunction:
                 from hopyard.experiment.function_trial import FunctionEstimator
 
                 _check_call(found, self.entrypoint.partition(":")[2], ["context"], "a trial's function")
+                _check_runs(found, self.entrypoint)
                 return FunctionEstimator(found, context, surroundings, self.metric)
             contracts = {base.__name__ for base in found.__mro__ if base.__module__ in _OF_CLASSES}
             if "TorchTrial" in contracts:
@@ -197,6 +198,20 @@ def _check_call(call: Callable[..., Any], shown: str, parameters: list[str], wha
             f"{shown}({', '.join(map(str, own.parameters.values()))}) takes other arguments than {what} is called "
             f"with. Write def {shown.rpartition('.')[2]}({', '.join(parameters)}).{_FROM_DETERMINED}"
         ) from None
+
+
+def _check_runs(function: Callable[..., Any], entrypoint: str) -> None:
+    """Raise EstimatorError if a call of a function does not run its code, but makes an object that would."""
+    kinds = {
+        "a generator function, with yield in it": (inspect.isgeneratorfunction, inspect.isasyncgenfunction),
+        "a coroutine function, async def": (inspect.iscoroutinefunction,),
+    }
+    for kind, tests in kinds.items():
+        if any(test(each) for test in tests for each in (function, getattr(function, "__call__", None))):  # noqa: B004
+            raise EstimatorError(
+                f"the entrypoint {shortened(entrypoint)} is {kind}, of which a call runs nothing. Write a plain "
+                "function def main(context), which trains and calls context.report({name: value}) after each epoch."
+            )
 
 
 def _is_determineds(base: type) -> bool:
