@@ -456,6 +456,7 @@ class ExperimentSearch(Search):
             "length": self._length.text,
             "warm_start": None if self._warm_start is None else self._warm_start.to_json(),
         }
+        own = self._length.own
         of_function = {
             "epoch": "report",
             "endless": self._length.total == UNTIL_IT_RETURNS,
@@ -463,6 +464,7 @@ class ExperimentSearch(Search):
         return {
             "experiment": written,
             "num_visits": self._length.total,
+            **({} if own is None or own.passes is None else {"passes": vars(own.passes)}),
             **(of_function if self._facts.kind == "function" else {}),
         }
 
