@@ -256,8 +256,10 @@ def test_a_damaged_base_on_the_store_is_not_needed_where_a_function_makes_it(
     expected = load_model(team.save(tmp_path / "saved")).predict(rows)
     [path] = (tmp_path / "runs" / "_frozen").rglob("*.safetensors")
     damage(path, how)
-    assert np.array_equal(open_run(store, made.run_id).best.predict(rows), whole)
+    opened = open_run(store, made.run_id)
+    assert np.array_equal(opened.best.predict(rows), whole)
     assert np.array_equal(team.predict(rows), expected)
+    assert np.array_equal(opened.ensemble(2).predict(rows), expected)
 
 
 @pytest.mark.parametrize(
@@ -288,6 +290,10 @@ def test_a_damaged_base_that_the_store_alone_has_is_named(
         opened.predict(rows)
     assert path.name in str(caught.value)
     assert "fresh=True" in str(caught.value)
+    forget_program(store.runs.at(made.run_id), opened.contents()[1].program)
+    with refused(kind, words) as caught:
+        open_run(store, made.run_id).ensemble(2)
+    assert path.name in str(caught.value)
     path.unlink(missing_ok=True)
     search(store, estimator_gen_fn=make, fresh=True, **options).fit(rows)
     assert np.array_equal(open_run(store, made.run_id).best.predict(rows), whole)

@@ -16,8 +16,15 @@ from hopyard.storage import MemoryStore
 from hopyard.training import Program, save_program
 from hopyard.training.ensemble import ensemble_program
 from hopyard.tune.predicting.frames import PREDICTION_BATCH, feature_batches
-from hopyard.tune.predicting.predictor import load_replica
-from hopyard.tune.predicting.saved import STATE_FOLDER, ModelInfo, Weights, load_weights, policies_of
+from hopyard.tune.predicting.predictor import held_by, load_replica
+from hopyard.tune.predicting.saved import (
+    STATE_FOLDER,
+    ModelInfo,
+    Weights,
+    load_weights,
+    policies_of,
+    were_kept,
+)
 from hopyard.wording import counted
 
 
@@ -30,10 +37,12 @@ def ensemble_of(
         models: those of the run, best first.
     """
     picks = integer("k", k, 1, advice="Write run.ensemble(10): so many times a model is picked.")
-    kept, trees = _kept(run_id, models)
+    kept = _kept(run_id, models)
     program = kept[0][1].load_program()
     batches = _validation_batches(run_id, program)
     ensemble_program(program, [], [])  # what cannot be one is said before models are run
+    held = held_by(*kept[0], "cpu")
+    trees = [load_weights(info, weights, held) for info, weights in kept]
     replicas = [_replica(*model) for model in kept]
     from hopyard.training.torch.ensemble import Outputs, measured, tree_of_members  # needs PyTorch
 
@@ -102,28 +111,19 @@ def _shares(counts: Iterable[int]) -> list[float]:
     return [count / sum(counts) for count in counts]
 
 
-def _kept(
-    run_id: str, models: Sequence[tuple[ModelInfo, Weights]]
-) -> tuple[list[tuple[ModelInfo, Weights]], list[Any]]:
-    """The models whose weights are kept, best first, and the trees of these.
+def _kept(run_id: str, models: Sequence[tuple[ModelInfo, Weights]]) -> list[tuple[ModelInfo, Weights]]:
+    """The models whose weights are kept, best first.
 
     Raises:
         NotFoundError: there are fewer than two.
     """
-    kept: list[tuple[ModelInfo, Weights]] = []
-    trees: list[Any] = []
-    for info, weights in models:
-        try:
-            trees.append(load_weights(info, weights, trees[0] if trees else None))
-        except NotFoundError:
-            continue
-        kept.append((info, weights))
+    kept = [(info, weights) for info, weights in models if were_kept(weights)]
     if len(kept) < 2:
         raise NotFoundError(
             f"run {run_id} has {counted(len(models), 'model')}, and the weights of {len(kept)} are kept, but "
             "an ensemble is made of at least two. Search with keep='all', or with keep='best' and keep_n=10."
         )
-    return kept, trees
+    return kept
 
 
 def _validation_batches(run_id: str, program: Program) -> Callable[[Any], Iterable[Mapping[str, Any]]]:

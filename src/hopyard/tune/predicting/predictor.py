@@ -107,6 +107,11 @@ class Predictor:
         return _loaded[key]
 
 
+def held_by(info: ModelInfo, weights: Weights, device: str) -> Any:
+    """What this process has of the tree of a model without reading it, for ``load_weights``: its base."""
+    return build_replica(weights.load_program(), info.params, info.trial, device=device).held()["model"]
+
+
 def load_replica(info: ModelInfo, weights: Weights, device: str) -> Any:
     """A model that predicts, on a device."""
     replica = build_replica(weights.load_program(), info.params, info.trial, device=device)

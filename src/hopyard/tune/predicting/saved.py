@@ -79,13 +79,18 @@ def load_weights(info: ModelInfo, weights: Weights, held: Any = None) -> Any:
     try:
         return load_state(store, weights.state, verify=True, held=held)
     except NotFoundError as error:
-        if store.exists(file_name(weights.state.digest)):
+        if were_kept(weights):
             raise  # what is gone is a file that they share with others
         raise NotFoundError(
             f"the weights of trial {info.trial} were not kept: a run keeps those of completed trials and of the "
             "best one. To keep every trial's, search with keep='all', or write checkpoints: {keep: all} into the "
             "configuration of an experiment."
         ) from error
+
+
+def were_kept(weights: Weights) -> bool:
+    """Whether a model's own file is there; one that it shares with others, as the base's, may be gone nevertheless."""
+    return weights.store.at(weights.folder).exists(file_name(weights.state.digest))
 
 
 def policies_of(program: Program) -> Policies:
