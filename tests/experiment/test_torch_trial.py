@@ -63,6 +63,7 @@ def outcome(run: Run) -> Any:
     return [(trial.number, trial.history) for trial in run.state.ranked()], weights
 
 
+OPTIMIZER = 'return torch.optim.Adam(model.parameters(), lr=self.context.get_hparam("lr"))'
 SINGLE = {"name": "single", "metric": "loss", "max_length": {"epochs": 2}}
 
 
@@ -415,6 +416,36 @@ def test_what_a_trial_class_does_wrong_is_named(
     assert change[0] in TRIAL
     with pytest.raises(TrialError, match=message):
         experiment(definition(TRIAL.replace(*change)))
+
+
+OTHERS = "return torch.optim.SGD(torch.nn.Linear(4, 2).parameters(), lr=0.1)"
+SAID = [
+    (
+        (OPTIMIZER, "return None"),
+        (
+            "Trial.build_optimizer(model) returned NoneType for the model, but must return a torch.optim.Optimizer; end it "
+            "with e.g. `return torch.optim.SGD(model.parameters(), lr=0.1)`."
+        ),
+    ),
+    (
+        (OPTIMIZER, OTHERS),
+        (
+            "Trial.build_optimizer(model) returned an optimizer of 2 parameters of something else than the model, so that "
+            "no step would change the model. Make it of parameters of the model that the function is called with: "
+            "torch.optim.SGD(model.parameters(), lr=0.1)."
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), SAID)
+def test_what_a_method_returns_wrong_is_said_by_its_name(
+    change: tuple[str, str], message: str, definition: Callable[..., Path], experiment: Callable[..., Run]
+) -> None:
+    assert change[0] in TRIAL
+    with pytest.raises(TrialError) as caught:
+        experiment(definition(TRIAL.replace(*change)))
+    assert message in str(caught.value)
 
 
 def test_two_processes_train_a_trial_as_one_that_takes_two_batches_a_step(

@@ -76,6 +76,7 @@ FUNCTIONS: list[tuple[Any, str]] = [
     (with_(scheduler=nothing), "EstimatorError: scheduler=fn returned NoneType, but must return a torch.optim.lr_scheduler"),
     (with_(scheduler=lambda optimizer, steps, epochs: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)), "EstimatorError: scheduler=fn returned ReduceLROnPlateau, which needs a validation value"),
     (with_(optimizer=nothing, optimizer_params=None), "EstimatorError: optimizer=fn returned NoneType for the model, but must return a torch.optim.Optimizer"),
+    (with_(optimizer=lambda model: torch.optim.SGD(torch.nn.Linear(4, 2).parameters(), lr=0.1), optimizer_params=None), "EstimatorError: optimizer=fn returned an optimizer of 2 parameters of something else than the model, so that no step would change the model. Make it of parameters of the model that the function is called with: torch.optim.SGD(model.parameters(), lr=0.1)."),
     (with_(optimizer_params={"lrate": 0.1}), "unexpected keyword argument 'lrate'. Give its arguments in optimizer_params"),
     (with_(inputs={"x": ["feature"]}), "EstimatorError: inputs names the column 'feature', which is not one of feature_columns ['features']; did you mean 'features'? Correct the name"),
     (with_(inputs={"zz": "features"}), "EstimatorError: The model failed on inputs zz=float32 (8, 4): Linear.forward() got an unexpected keyword argument 'zz'"),

@@ -13,6 +13,7 @@ from torch import nn
 
 from hopyard.errors import EstimatorError
 from hopyard.training.torch.state import plain_tree
+from hopyard.wording import counted
 
 MOST_STEPS = 100_000
 """Steps of a schedule that ``options`` goes through; beyond, the schedulers' own states tell."""
@@ -27,15 +28,11 @@ def build_optimizer(
     ``fused`` nor ``foreach``, on CPU and CUDA, for dense floating parameters.
 
     Raises:
-        EstimatorError: it cannot be made, or is none.
+        EstimatorError: it cannot be made, is none, or has no parameter of the model.
     """
     if not isinstance(optimizer, type):
         made = optimizer(model)
-        if not isinstance(made, torch.optim.Optimizer):
-            raise EstimatorError(
-                f"optimizer=fn returned {type(made).__name__} for the model, but must return a torch.optim.Optimizer; "
-                "end it with e.g. `return torch.optim.SGD(model.parameters(), lr=0.1)`."
-            )
+        _check_optimizer(made, _called(optimizer), model)
         return made
     arguments = dict(optimizer_params)
     if allow_fused and can_be_fused(optimizer, arguments, model):
@@ -49,6 +46,34 @@ def build_optimizer(
         ) from error
     assert isinstance(made, torch.optim.Optimizer)
     return made
+
+
+def _called(optimizer: Any) -> str:
+    """A function that makes an optimizer, for messages: ``optimizer=fn``, or a method by its name and class."""
+    if inspect.ismethod(optimizer) and not isinstance(optimizer.__self__, type):
+        return f"{type(optimizer.__self__).__name__}.{optimizer.__name__}(model)"
+    return "optimizer=fn"
+
+
+def _check_optimizer(made: Any, called: str, model: nn.Module) -> None:
+    """Raise EstimatorError if what a function made is no optimizer, or one that trains nothing of the model.
+
+    Args:
+        called: the function, for the message.
+    """
+    if not isinstance(made, torch.optim.Optimizer):
+        raise EstimatorError(
+            f"{called} returned {type(made).__name__} for the model, but must return a torch.optim.Optimizer; "
+            "end it with e.g. `return torch.optim.SGD(model.parameters(), lr=0.1)`."
+        )
+    own = set(map(id, model.parameters()))
+    given = [parameter for group in made.param_groups for parameter in group["params"]]
+    if own and not any(id(parameter) in own for parameter in given):
+        raise EstimatorError(
+            f"{called} returned an optimizer of {counted(len(given), 'parameter')} of something else than the model, "
+            "so that no step would change the model. Make it of parameters of the model that the function is called "
+            "with: torch.optim.SGD(model.parameters(), lr=0.1)."
+        )
 
 
 def can_be_fused(optimizer: type, arguments: dict[str, Any], model: nn.Module) -> bool:
