@@ -19,7 +19,7 @@ import pytest
 import hopyard
 from hopyard.errors import UsageError
 from hopyard.experiment import namespace
-from hopyard.experiment.mounts import Mount, MountProblem, check, command_prefix, enter
+from hopyard.experiment.mounts import Mount, MountProblem, _not_mounted, check, command_prefix, enter
 
 HOST = socket.gethostname()
 SOMEBODY = 65534
@@ -240,6 +240,16 @@ def test_python_that_does_not_start_is_no_lack_of_namespaces(folder: Path, names
     )
     assert printed.endswith("), but each trial is a process of Python. Choose another container_path.\n")
     assert printed.count("\n") == 1
+
+
+def test_read_only_that_cannot_be_made_is_a_warning_where_namespaces_can(folder: Path) -> None:
+    mounts = [Mount(f"{folder}/source", f"{folder}/source", True)]
+    [problem] = _not_mounted(mounts, ["the kernel: not permitted"], lambda plan: not plan.binds)
+    assert not problem.fatal
+    assert problem.message == (
+        f"on {HOST}, read_only of '{folder}/source' in bind_mounts is not enforced, since the mount cannot be made "
+        "(the kernel: not permitted): trials can write there if their user can. Have the file system mounted read-only."
+    )
 
 
 WRITE = "write there, or set read_only: true."

@@ -22,7 +22,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from hopyard.errors import UsageError
 from hopyard.experiment import namespace
 from hopyard.experiment.namespace import Plan
 from hopyard.storage.names import path_given
-from hopyard.wording import one_line, some_names
+from hopyard.wording import beginning, one_line, some_names
 
 _NOT_COVERED = ("/proc", "/sys", "/dev")
 _NUMPY = importlib.util.find_spec("numpy")  # an import would start threads
@@ -89,7 +89,7 @@ def check(mounts: Sequence[Mount]) -> list[MountProblem]:
     if problems:
         return problems
     prefix, reasons = _working_prefix(plan)
-    return [] if prefix else _not_mounted(mounts, reasons)
+    return [] if prefix else _not_mounted(mounts, reasons, _works)
 
 
 def command_prefix(mounts: Sequence[Mount]) -> list[str]:
@@ -105,7 +105,7 @@ def command_prefix(mounts: Sequence[Mount]) -> list[str]:
     plan = _checked_plan(mounts)
     prefix, reasons = _working_prefix(plan)
     if not prefix:
-        _raise_fatal(_not_mounted(mounts, reasons))
+        _raise_fatal(_not_mounted(mounts, reasons, _works))
     return prefix
 
 
@@ -160,7 +160,7 @@ def enter(mounts: Sequence[Mount]) -> bool:
     # In another process first: this one could not go back.
     reason = _reason_against(_kernel_prefix(plan))
     if reason:
-        _raise_fatal(_not_mounted(mounts, [f"the kernel: {reason}"]))
+        _raise_fatal(_not_mounted(mounts, [f"the kernel: {reason}"], _works_by_kernel))
         return False
     try:
         namespace.enter(plan)
@@ -279,12 +279,23 @@ def _duplicates(mounts: Sequence[Mount]) -> list[MountProblem]:
     return problems
 
 
-def _not_mounted(mounts: Sequence[Mount], reasons: Sequence[str]) -> list[MountProblem]:
-    """The problems with mounts that need a namespace, where there is none, or Python does not start in it."""
-    if _working_prefix(Plan((), ()))[0]:
-        return _not_started(mounts, reasons)
-    why = f"no mount namespace can be made ({'; '.join(reasons)})"
-    install = "Install bubblewrap there, or allow user namespaces"
+def _not_mounted(
+    mounts: Sequence[Mount], reasons: Sequence[str], works: Callable[[Plan], bool]
+) -> list[MountProblem]:
+    """The problems with mounts that need a namespace, where there is none, or Python does not start in it.
+
+    Args:
+        reasons: why Python does not start with the mounts.
+        works: whether it starts with others.
+    """
+    elsewhere = list(filter(_is_elsewhere, mounts))
+    has_namespaces = works(Plan((), ()))
+    if has_namespaces and elsewhere:
+        wrong = [mount for mount in elsewhere if not works(_plan([mount])[0])]
+        return [_not_started(mount, reasons) for mount in wrong or elsewhere]
+    why = "the mount cannot be made" if has_namespaces else "no mount namespace can be made"
+    why += f" ({'; '.join(reasons)})"
+    install = "" if has_namespaces else "Install bubblewrap there, or allow user namespaces, or "
     problems = []
     for mount in filter(_needs_namespace, mounts):
         path = mount.container_path
@@ -292,30 +303,24 @@ def _not_mounted(mounts: Sequence[Mount], reasons: Sequence[str]) -> list[MountP
         if is_elsewhere:
             text = (
                 f"container_path {path!r} of bind_mounts must be its host_path {mount.host_path!r}, since {why}. "
-                f"{install}, or write the same path for both."
+                f"{install}write the same path for both."
             )
         else:
             text = (
                 f"read_only of {path!r} in bind_mounts is not enforced, since {why}: trials can write there if their "
-                f"user can. {install}, or have the file system mounted read-only."
+                f"user can. {beginning(f'{install}have the file system mounted read-only.')}"
             )
         problems.append(_problem(path, text, is_elsewhere))
     return problems
 
 
-def _not_started(mounts: Sequence[Mount], reasons: Sequence[str]) -> list[MountProblem]:
-    """The problems with mounts with which Python does not start, where namespaces can be made."""
-    elsewhere = list(filter(_is_elsewhere, mounts))
-    wrong = [mount for mount in elsewhere if not _working_prefix(_plan([mount])[0])[0]]
-    return [
-        _problem(
-            mount.container_path,
-            f"Python does not start where container_path {mount.container_path!r} of bind_mounts is host_path "
-            f"{mount.host_path!r} ({'; '.join(reasons)}), but each trial is a process of Python. Choose another "
-            "container_path.",
-        )
-        for mount in wrong or elsewhere or mounts
-    ]
+def _not_started(mount: Mount, reasons: Sequence[str]) -> MountProblem:
+    text = (
+        f"Python does not start where container_path {mount.container_path!r} of bind_mounts is host_path "
+        f"{mount.host_path!r} ({'; '.join(reasons)}), but each trial is a process of Python. Choose another "
+        "container_path."
+    )
+    return _problem(mount.container_path, text)
 
 
 def _raise_fatal(problems: Sequence[MountProblem]) -> None:
@@ -433,6 +438,14 @@ def _working_prefix(plan: Plan) -> tuple[list[str], list[str]]:
             return prefix, []
         reasons.append(f"{name}: {reason}")
     return [], reasons
+
+
+def _works(plan: Plan) -> bool:
+    return bool(_working_prefix(plan)[0])
+
+
+def _works_by_kernel(plan: Plan) -> bool:
+    return _reason_against(_kernel_prefix(plan)) is None
 
 
 def _reason_against(prefix: list[str]) -> str | None:
