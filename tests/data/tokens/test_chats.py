@@ -127,6 +127,12 @@ def test_rows_that_are_no_chats_are_refused_where_they_are(tmp_path, letters):
         [json.dumps(right), "hello"],
         letters,
     )
+    for number, message in enumerate(right):
+        empty = [{**each, "content": None} if each is message else each for each in right]
+        said = f"the chat of row 1: its message {number}, of the role {message['role']!r}, has no content. Give the "
+        refused(
+            DataError, f"{said}message a text, which may be empty, or leave the row", [right, empty], letters
+        )
     refused(DataError, "Column 'messages' is null in 1 row, the first is row 1.", [right, None], letters)
     pq.write_table(pa.table({"messages": [right]}), tmp_path / "0.parquet")
     pq.write_table(pa.table({"messages": [chat("a", "b"), chat("c")]}), tmp_path / "1.parquet")

@@ -302,6 +302,60 @@ def refused(error, said, data, tokenizer, **arguments):
     assert not list(store.list()), "nothing was written"
 
 
+class Fails:
+    """Fails on one text, also among others."""
+
+    eos_token_id = 1
+    pad_token_id = 0
+
+    def __call__(self, texts):
+        if "bad" in texts:
+            raise ZeroDivisionError("division by zero")
+        return [[7]] * len(texts)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said", "advice"),
+    [
+        (
+            {"length": 0},
+            UsageError,
+            "length=0, but it must be an integer of at least 2.",
+            "Give the tokens of a row, at most as many as the model has positions: length=2048.",
+        ),
+        (
+            {"eos_token_id": "</s>"},
+            UsageError,
+            "eos_token_id='</s>', but it must be an integer of at least 0.",
+            "Give the number of the token: eos_token_id=tokenizer.convert_tokens_to_ids('</s>').",
+        ),
+        (
+            {"pad_token_id": -5},
+            UsageError,
+            "pad_token_id=-5, but it must be an integer of at least 0.",
+            "Give the number that the token has in the vocabulary, or leave pad_token_id= out for the tokenizer's own.",
+        ),
+        (
+            {"tokenizer": "gpt2"},
+            UsageError,
+            "or a function from a list of texts to a list of ids for each.",
+            "Load it first: transformers.AutoTokenizer.from_pretrained('gpt2').",
+        ),
+        (
+            {"tokenizer": Fails()},
+            DataError,
+            "The tokenizer (Fails) failed on the text of row 2, 'bad' (ZeroDivisionError: division by zero).",
+            "Leave such texts out, or give another tokenizer.",
+        ),
+    ],
+)
+def test_arguments_and_tokenizers_that_are_wrong_are_told_with_the_next_step(
+    given, error, said, advice, letters
+):
+    arguments = {"tokenizer": letters, "validation": None, **given}
+    refused(error, f"{said} {advice}", {"text": ["good", "fine", "bad"]}, **arguments)
+
+
 class Without:
     """A tokenizer without special tokens."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,13 +14,11 @@ import numpy.typing as npt
 from hopyard.checks import refusal
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.data.tokens.rows import Tokens
-from hopyard.data.tokens.tokenizer import Chat, Tokenizer
+from hopyard.data.tokens.tokenizer import Chat, Tokenizer, Where
 from hopyard.errors import DataError, UsageError
 from hopyard.wording import shortened
 
 Texts = Sequence[str]
-Where = Callable[[int], str]
-"""Where a document is, as errors say it, by its place among those given."""
 
 ASSISTANT = "assistant"
 
@@ -88,7 +86,7 @@ class Plain(Documents):
         tokenizer.check_ends()
 
     def encode(self, tokenizer: Tokenizer, rows: Mapping[str, Texts], where: Where) -> Tokens:
-        ids = _ended(tokenizer.encode(rows[self.columns["text"]]), tokenizer.eos)
+        ids = _ended(tokenizer.encode(rows[self.columns["text"]], where), tokenizer.eos)
         return Tokens(ids, np.ones(len(ids.values), bool))
 
 
@@ -103,11 +101,11 @@ class Prompts(Documents):
         whole = [
             prompt + behind for prompt, behind in zip(prompts, rows[self.columns["completion"]], strict=True)
         ]
-        ids = _ended(tokenizer.encode(whole), tokenizer.eos)
+        ids = _ended(tokenizer.encode(whole, where), tokenizer.eos)
         # Some tokenizers end the prompt with the end token, too; that of the whole is the completion's.
         begins = [
             min(common(before, document), len(document) - 1)
-            for before, document in zip(tokenizer.encode(prompts), ids, strict=True)
+            for before, document in zip(tokenizer.encode(prompts, where), ids, strict=True)
         ]
         return Tokens(ids, np.arange(len(ids.values)) >= np.repeat(ids.offsets[:-1] + begins, ids.lengths))
 
@@ -148,9 +146,11 @@ class Chats(Documents):
 
     def _rendered(self, tokenizer: Tokenizer, chats: Sequence[Chat], where: Where) -> Tokens:
         texts: list[str] = []  # of each chat the whole, then before and after each answer
+        numbers: list[int] = []
         for number, chat in enumerate(chats):
             texts += _renderings(tokenizer, chat, where(number))
-        encoded = iter(tokenizer.encode(texts, special=False))
+            numbers += [number] * (len(texts) - len(numbers))
+        encoded = iter(tokenizer.encode(texts, lambda text: where(numbers[text]), special=False))
         ids, learned = [], []
         for chat in chats:
             whole = next(encoded)
@@ -221,6 +221,13 @@ def _rendered(tokenizer: Tokenizer, chat: Chat, generation: bool, where: str) ->
     try:
         return tokenizer.render(chat, generation)
     except Exception as error:
+        for number, message in enumerate(chat):
+            if message.get("content") is None:
+                raise DataError(
+                    f"The chat template cannot render the chat of {where}: its message {number}, of the role "
+                    f"{message['role']!r}, has no content. Give the message a text, which may be empty, or leave the "
+                    "row out."
+                ) from error
         raise DataError(
             f"The chat template cannot render the chat of {where} ({type(error).__name__}: {error}). Give every chat "
             "the roles that the template wants, in its order, or give the tokenizer another template."

@@ -23,6 +23,7 @@ from hopyard.storage import open_store
 from hopyard.storage.base import Store
 
 _log = logging.getLogger("hopyard")
+_LENGTH = "Give the tokens of a row, at most as many as the model has positions: length=2048."
 
 
 def prepare_tokens(
@@ -78,7 +79,11 @@ def prepare_tokens(
         UsageError: the tokenizer lacks what is needed.
         SettingsError, CorruptError, StorageFullError: as in ``prepare``.
     """
-    length, seed, pack = integer("length", length, 2), integer("seed", seed), flag("pack", pack)
+    length, seed, pack = (
+        integer("length", length, 2, advice=_LENGTH),
+        integer("seed", seed),
+        flag("pack", pack),
+    )
     kind = documents_of(text, messages, prompt, completion)
     encoder = Tokenizer(tokenizer, eos_token_id, pad_token_id)
     kind.check(encoder)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,17 @@ from hopyard.data.ragged import Ragged
 from hopyard.errors import DataError, UsageError
 from hopyard.objects.digests import digest_json
 from hopyard.objects.identity import identity
-from hopyard.wording import shortened
+from hopyard.wording import counted, shortened
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _MOST = np.iinfo(np.int32).max
 
+_LOADED = "Load it first: transformers.AutoTokenizer.from_pretrained({!r})."
+
 Chat = Sequence[Mapping[str, Any]]
 """Messages, each with its ``"role"``."""
+Where = Callable[[int], str]
+"""Where a document is, as errors say it, by its place among those given."""
 
 
 class Tokenizer:
@@ -43,7 +47,7 @@ class Tokenizer:
         if not callable(tokenizer) and not _is_of("tokenizers", tokenizer):
             raise refusal(
                 "tokenizer", tokenizer, "a tokenizer of transformers or tokenizers, or a function from a list of texts "
-                "to a list of ids for each",
+                "to a list of ids for each", _LOADED.format(tokenizer) if isinstance(tokenizer, str) else "",
             )  # fmt: skip
         self._given = tokenizer
         self._hugging = _is_of("transformers", tokenizer)
@@ -63,7 +67,12 @@ class Tokenizer:
 
     def _special(self, name: str, given: int | None) -> int | None:
         token = getattr(self._given, name, None) if given is None else given
-        return None if token is None else integer(name, token, 0)
+        advice = (
+            f"Give the number of the token: {name}=tokenizer.convert_tokens_to_ids({token!r})."
+            if isinstance(token, str)
+            else f"Give the number that the token has in the vocabulary, or leave {name}= out for the tokenizer's own."
+        )
+        return None if token is None else integer(name, token, 0, advice=advice)
 
     def _chat_template(self) -> str | None:
         template = getattr(self._given, "chat_template", None)
@@ -115,28 +124,46 @@ class Tokenizer:
                 "tokenizer.chat_template, such as that of the model's chat version."
             )
 
-    def encode(self, texts: Sequence[str], special: bool = True) -> Ragged:
+    def encode(self, texts: Sequence[str], where: Where, special: bool = True) -> Ragged:
         """The ids of each text, int32.
 
         Args:
+            where: says where each text is.
             special: with the tokens that the tokenizer adds, such as one at the begin; functions decide it themselves.
 
         Raises:
-            DataError: a function gave what no ids are.
+            DataError: the tokenizer failed, or a function gave what no ids are.
         """
+        try:
+            found = self._called(texts, special)
+        except Exception as error:
+            raise self._failure(texts, where, special, error) from error
+        return Ragged.from_rows([_ids(each) for each in self._as_many(found, texts)], np.int32)
+
+    def _called(self, texts: Sequence[str], special: bool) -> Any:
         if self._settings is not None:
-            found: Any = [
-                each.ids for each in self._given.encode_batch(list(texts), add_special_tokens=special)
-            ]
-        elif self._hugging:
-            found = self._given(
+            return [each.ids for each in self._given.encode_batch(list(texts), add_special_tokens=special)]
+        if self._hugging:
+            return self._given(
                 list(texts), add_special_tokens=special, padding=False, truncation=False,
                 return_attention_mask=False, return_token_type_ids=False, verbose=False,
             )["input_ids"]  # fmt: skip
-        else:
-            found = self._given(list(texts))
-            found = found["input_ids"] if isinstance(found, Mapping) else found
-        return Ragged.from_rows([_ids(each) for each in self._as_many(found, texts)], np.int32)
+        found = self._given(list(texts))
+        return found["input_ids"] if isinstance(found, Mapping) else found
+
+    def _failure(self, texts: Sequence[str], where: Where, special: bool, error: Exception) -> DataError:
+        """The error for texts that the tokenizer failed on; it is tried on each alone, to say which it is."""
+        of = counted(len(texts), "text")
+        for number, text in enumerate(texts):
+            try:
+                self._called([text], special)
+            except Exception as its:
+                of, error = f"the text of {where(number)}, {shortened(repr(text))}", its
+                break
+        return DataError(
+            f"The tokenizer ({_name(self._given)}) failed on {of} ({type(error).__name__}: {error}). Leave such texts "
+            "out, or give another tokenizer."
+        )
 
     def _as_many(self, found: Any, texts: Sequence[str]) -> Any:
         if not hasattr(found, "__len__") or len(found) != len(texts):
