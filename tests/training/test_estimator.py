@@ -89,6 +89,10 @@ def check(gen: Any, features: tuple[str, ...] = ("x",), labels: tuple[str, ...] 
         ({"scheduler": 3}, "scheduler=3, but it must be a function"),
         ({"metrics": ["accuracy", "accuracy"]}, "metrics names 'accuracy' twice"),
         ({"step": lambda m, b: {}, "class_weight": [1, 1]}, "class_weight was given with step"),
+        (
+            {"step": lambda m, b: {}},
+            r"loss=CrossEntropyLoss\(\) was given with step, .* Leave loss out, and call it in step; or leave step out",
+        ),
         ({"step": lambda m, b: {}, "metrics": [max]}, "metrics must be names of values that step returns"),
     ],
 )
@@ -138,7 +142,11 @@ def test_a_metric_that_cannot_work_is_refused_at_once(metric: Any, said: str) ->
             "class",
             "needs a validation",
         ),
-        ({"step": lambda m, b: {"los": 1}}, "class", "returned keys los, but must return a dict with 'loss'"),
+        (
+            {"loss": None, "step": lambda m, b: {"los": 1}},
+            "class",
+            "returned keys los, but must return a dict with 'loss'",
+        ),
         ({"transform": lambda b, rng: None}, "class", r"transform=fn\(batch, rng\) returned NoneType"),
         ({"inputs": ["xx"]}, "class", r"inputs names the column 'xx', which is not one of feature_columns"),
         (

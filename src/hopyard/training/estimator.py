@@ -374,7 +374,8 @@ class Estimator(ABC):
 
 
 def _named_as_called(init: Any) -> Any:
-    """Wrap ``__init__``: for an argument that other systems have, the error names the argument here."""
+    """Wrap ``__init__``: for an argument that other systems have, the error names the argument here; and a base needs a
+    model."""
     taken = inspect.signature(init).parameters
 
     @functools.wraps(init)
@@ -384,6 +385,11 @@ def _named_as_called(init: Any) -> Any:
                 raise EstimatorError(
                     f"{type(self).__name__} has no argument {name!r}; write {_CALLED_ELSEWHERE[name]}."
                 )
+        if named.get("base") is not None and "base" in taken and not given and "model" not in named:
+            raise EstimatorError(
+                "base was given without model. Give model=fn(base) too, which puts into it what the trial trains, and "
+                "returns the module: model=lambda base: get_peft_model(base, config), for one."
+            )
         init(self, *given, **named)
 
     return checked

@@ -503,7 +503,9 @@ def test_a_trial_that_changes_the_base_fails_and_others_do_not_notice(
     assert evidence.message == (
         f"the trial changed tensors of the base, which all trials share: {names}. Leave the base as it is: train "
         "adapters, or set requires_grad_(True) on the tensors in model=fn(base), which makes them the trial's own; "
-        "merge adapters (merge_and_unload) in a copy of the trained model."
+        "merge adapters (merge_and_unload) in a copy of the trained model. Adapters that write to the base when they "
+        "are made (init_lora_weights='olora' of PEFT's, for one) need another initialisation, or a base of their own: "
+        "model=lambda base: get_peft_model(copy.deepcopy(base), config)."
     )
     with pytest.raises(StateLostError):  # what was in memory alone has seen the changed base, maybe
         trials.train(2, {"bad": False})
@@ -728,12 +730,27 @@ def _quantized() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 2), quantize)
 
 
+def returns_nothing() -> Any:
+    network()
+
+
 @pytest.mark.parametrize(
     ("base", "model", "text"),
     [
-        (3, adapted(), "base=3, but it must be a torch.nn.Module, or a function that gives one."),
+        (
+            3, adapted(),
+            r"base=3, but it must be a torch.nn.Module, or a function that gives one. Write base=lambda: \.\.\., with",
+        ),
+        (
+            "bert-base", adapted(),
+            r"base='bert-base', but it must .* Write base=lambda: AutoModel\.from_pretrained\('bert-base'\), with",
+        ),
         (network(), nn.Linear(2, 2), r"base was given with model=Linear\(.*, but with a base model must be a function"),
-        (lambda: 3, adapted(), "base=.* returned int, but must return a torch.nn.Module."),
+        (lambda: 3, adapted(), "base=<lambda> returned int, but must return a torch.nn.Module."),
+        (
+            returns_nothing, adapted(),
+            "base=returns_nothing returned NoneType, but must return .*Module. End the function with `return model`.",
+        ),
         (network(), lambda base: 3, r"model=fn\(base\) returned int, but must return a torch.nn.Module"),
         (network(), lambda base: base, "that require gradients, .* or return a model with adapters"),
         (
@@ -754,6 +771,34 @@ def test_a_base_that_cannot_be_used_is_refused_in_words(base: Any, model: Any, t
 def test_a_base_and_a_trunk_are_one_too_many() -> None:
     with pytest.raises(EstimatorError, match="trunk was given with base"):
         TorchEstimator(adapted(), torch.optim.SGD, nn.MSELoss(), base=network(), trunk=nn.Linear(2, 2))
+
+
+def test_a_base_needs_a_model() -> None:
+    text = r"base was given without model\. Give model=fn\(base\) too, which .* model=lambda base: get_peft_model\("
+    with pytest.raises(EstimatorError, match=text):
+        TorchEstimator(base=network(), optimizer=torch.optim.SGD, loss=nn.MSELoss())  # type: ignore[call-arg]
+
+
+def test_adapters_that_write_to_the_base_when_they_are_made_are_told_to_take_a_copy(
+    tmp_path: Path, data: Prepared
+) -> None:
+    base = network()
+
+    def function(params: dict[str, Any]) -> TorchEstimator:
+        def model(base: nn.Module) -> nn.Module:
+            own = copy.deepcopy(base) if params["copies"] else base
+            own.first.weight.data -= 0.01  # type: ignore[union-attr, operator]
+            return adapted()(own)
+
+        return estimator(base, model)
+
+    trials = Trials(tmp_path, data, function)
+    assert trials.train(0, {"copies": True}).errors == (None,)
+    evidence = trials.train(1, {"copies": False}).errors[0]
+    assert evidence is not None
+    assert "base, which all trials share: first.weight. " in evidence.message
+    assert "get_peft_model(copy.deepcopy(base), config)" in evidence.message
+    assert trials.train(0, {"copies": True}).errors == (None,)
 
 
 def test_a_state_over_another_base_is_refused_and_a_model_is_loaded_as_it_was() -> None:

@@ -129,7 +129,9 @@ class Base:
         raise BaseChangedError(
             f"the trial changed tensors of the base, which all trials share: {some_names(changed, _MOST_NAMES)}. Leave "
             "the base as it is: train adapters, or set requires_grad_(True) on the tensors in model=fn(base), which "
-            "makes them the trial's own; merge adapters (merge_and_unload) in a copy of the trained model."
+            "makes them the trial's own; merge adapters (merge_and_unload) in a copy of the trained model. Adapters "
+            "that write to the base when they are made (init_lora_weights='olora' of PEFT's, for one) need another "
+            "initialisation, or a base of their own: model=lambda base: get_peft_model(copy.deepcopy(base), config)."
         )
 
     def _restore(self, changed: Collection[str]) -> None:
@@ -195,8 +197,10 @@ def check_given(given: Any, model: Any) -> None:
         EstimatorError: they are no base, and no function of one.
     """
     if not isinstance(given, nn.Module) and not callable(given):
+        load = f"AutoModel.from_pretrained({given!r})" if isinstance(given, str) else "..."
         raise EstimatorError(
-            f"base={brief(given)}, but it must be a torch.nn.Module, or a function that gives one."
+            f"base={brief(given)}, but it must be a torch.nn.Module, or a function that gives one. Write base=lambda: "
+            f"{load}, with what loads the model."
         )
     if isinstance(model, nn.Module) or not callable(model):
         raise EstimatorError(
@@ -215,7 +219,8 @@ def _made(given: Callable[[], nn.Module]) -> nn.Module:
         module = given()
     if not isinstance(module, nn.Module):
         raise EstimatorError(
-            f"base={brief(given)} returned {type(module).__name__}, but must return a torch.nn.Module."
+            f"base={getattr(given, '__name__', brief(given))} returned {type(module).__name__}, but must return a "
+            "torch.nn.Module. End the function with `return model`."
         )
     return module
 

@@ -45,7 +45,7 @@ class TorchEstimator(Estimator):
             ``fn(model)``. Classes of torch.optim run in their fused form where they have one, unless
             ``optimizer_params`` says ``fused`` or ``foreach``, or precision is ``"fp16"``.
         loss: a module or function ``loss(outputs, labels)`` giving one number, the mean over the batch (or
-            the sum, for modules with ``reduction="sum"``). None only with ``step``.
+            the sum, for modules with ``reduction="sum"``). None with ``step``, and only then.
         metrics: names, functions, objects with update, merge and compute, torchmetrics objects; see
             ``training.metrics``.
         batch_size: rows of a batch.
@@ -281,6 +281,11 @@ class TorchEstimator(Estimator):
                     f"sample_weight_column={self.sample_weight_column!r} was given with step, which computes its own "
                     f"loss. Leave it out, and weigh there: the column is batch[{self.sample_weight_column!r}] if it is "
                     "one of feature_columns or label_columns."
+                )
+            if self.loss is not None:
+                raise EstimatorError(
+                    f"loss={brief(self.loss)} was given with step, which computes the loss by itself, in validation "
+                    "too. Leave loss out, and call it in step; or leave step out."
                 )
         elif self.validate_step is not None:
             raise EstimatorError(
