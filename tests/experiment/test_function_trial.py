@@ -182,6 +182,18 @@ def test_a_function_that_saves_nothing_has_no_state(definition: Any, experiment:
             r"report\(\) was given a metric of the name 1, but names are texts\. Rename it",
         ),
         (
+            "context.report({'': 2.0})",
+            r"report\(\) was given a metric of the name '', but a name has more than spaces, also after",
+        ),
+        (
+            "context.report({'accuracy': 1.0, 'val_ ': 2.0})",
+            r"report\(\) was given a metric of the name 'val_ ', but a name has more than spaces",
+        ),
+        (
+            "context.report(acc=1.0)",
+            r"searcher\.metric is 'accuracy', but main\(context\) reported acc; did you mean 'acc'\? Report it",
+        ),
+        (
             "context.report(0.5)",
             r"report\(\) was given 0\.5, but takes metrics by name: report\(accuracy=\.\.\.\)",
         ),

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.experiment.conftest import TRIAL
+from tests.experiment.conftest import FUNCTION, TRIAL
 from torch.nn.functional import cross_entropy
 
 from hopyard.backend import InlineBackend, LocalBackend
 from hopyard.data import open_dataset, prepare
-from hopyard.errors import TrialError
+from hopyard.errors import MetricError, TrialError
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.tune import GridSearch, Run, hp_choice, load_model
@@ -419,20 +419,85 @@ def test_what_a_trial_class_does_wrong_is_named(
 
 
 OTHERS = "return torch.optim.SGD(torch.nn.Linear(4, 2).parameters(), lr=0.1)"
+LOSS = 'return {"loss": torch.nn.functional.cross_entropy(model(x), y)}'
+PLATEAU = "return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)"
 SAID = [
     (
         (OPTIMIZER, "return None"),
         (
-            "Trial.build_optimizer(model) returned NoneType for the model, but must return a torch.optim.Optimizer; end it "
-            "with e.g. `return torch.optim.SGD(model.parameters(), lr=0.1)`."
+            "Trial.build_optimizer(model) returned NoneType for the model, but must return a torch.optim.Optimizer; "
+            "end it with e.g. `return torch.optim.SGD(model.parameters(), lr=0.1)`."
         ),
     ),
     (
         (OPTIMIZER, OTHERS),
         (
-            "Trial.build_optimizer(model) returned an optimizer of 2 parameters of something else than the model, so that "
-            "no step would change the model. Make it of parameters of the model that the function is called with: "
+            "Trial.build_optimizer(model) returned an optimizer of 2 parameters of something else than the model, so "
+            "that no step would change the model. Make it of parameters of the model that the function is called with: "
             "torch.optim.SGD(model.parameters(), lr=0.1)."
+        ),
+    ),
+    (
+        (LOSS, 'return {"loss": 1.0}'),
+        (
+            "Trial.train_batch(batch, model) returned a loss of type float, but the loss must be a tensor with one "
+            "number that gradients can be taken of. Return it as a function of torch.nn gives it, not as loss.item()."
+        ),
+    ),
+    (
+        (LOSS, 'return {"loss": model(x)}'),
+        (
+            "Trial.train_batch(batch, model) returned a loss of shape (8, 2), but the loss must be a tensor with one "
+            "number that gradients can be taken of. Take its mean over the batch: loss.mean()."
+        ),
+    ),
+    (
+        (LOSS, "return model(x).mean().detach()"),
+        (
+            "Trial.train_batch(batch, model) returned a loss without gradients, but the loss must be a tensor with one "
+            "number that gradients can be taken of. Compute it from the model's outputs, outside of torch.no_grad() "
+            "and without .detach()."
+        ),
+    ),
+    (
+        (LOSS, 'return {"loss": float("nan") * model(x).sum()}'),
+        (
+            "The loss became nan in epoch 1, partition 0, batch 1; lower the learning rate, clip gradients before each "
+            "step of the optimizer, by its register_step_pre_hook in build_optimizer, or look for values in the data "
+            "that are not finite."
+        ),
+    ),
+    (
+        (LOSS, 'return {"loss": model(x).sum(), 3: 1.0}'),
+        "Trial.train_batch(batch, model) gave a metric of the name 3, but names are texts. Rename it.",
+    ),
+    (
+        ('"accuracy": accuracy}', '"accuracy": accuracy, 3: 1.0}'),
+        "Trial.evaluate_batch(batch, model) gave a metric of the name 3, but names are texts. Rename it.",
+    ),
+    (
+        ('"accuracy": accuracy}', '"accuracy": accuracy, " ": 1.0}'),
+        (
+            "Trial.evaluate_batch(batch, model) gave a metric of the name ' ', but a name has more than spaces, also "
+            "after 'val_' or 'train_'. Rename it."
+        ),
+    ),
+    (
+        (
+            "    def build_training",
+            f"    def build_lr_scheduler(self, optimizer):\n        {PLATEAU}\n\n    def build_training",
+        ),
+        (
+            "Trial.build_lr_scheduler(optimizer) returned ReduceLROnPlateau, but must return a schedule of "
+            "torch.optim.lr_scheduler that steps after each batch, without a metric; end it with e.g. return "
+            "torch.optim.lr_scheduler.StepLR(optimizer, 100)."
+        ),
+    ),
+    (
+        ('"accuracy": accuracy}', '"acc": accuracy}'),
+        (
+            "searcher.metric is 'accuracy', but the trial measures ['acc', 'loss']; did you mean 'acc'? Name one of "
+            "these, or have the trial measure it."
         ),
     ),
 ]
@@ -443,9 +508,44 @@ def test_what_a_method_returns_wrong_is_said_by_its_name(
     change: tuple[str, str], message: str, definition: Callable[..., Path], experiment: Callable[..., Run]
 ) -> None:
     assert change[0] in TRIAL
-    with pytest.raises(TrialError) as caught:
+    with pytest.raises((TrialError, MetricError)) as caught:
         experiment(definition(TRIAL.replace(*change)))
     assert message in str(caught.value)
+
+
+def test_gradients_are_clipped_by_a_hook_of_the_optimizer(
+    definition: Callable[..., Path], experiment: Callable[..., Run]
+) -> None:
+    clip = """optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        optimizer.register_step_pre_hook(
+            lambda *_: torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01) and None
+        )
+        return optimizer"""
+    run = experiment(definition(TRIAL.replace(OPTIMIZER, clip)), searcher=SINGLE)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _, (x, y) in zip(range(26), batches(), strict=False):
+        optimizer.zero_grad()
+        cross_entropy(model(x), y).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        optimizer.step()
+    assert_equal(run, model)
+
+
+def test_why_trials_train_one_at_a_time_is_said_without_names_of_classes(
+    definition: Callable[..., Path],
+    experiment: Callable[..., Run],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    grid = {"name": "grid", "metric": "accuracy", "max_length": {"epochs": 1}}
+    lr = {"lr": {"type": "categorical", "vals": [0.1, 0.01]}}
+    for code, entrypoint in ((TRIAL, "model_def:Trial"), (FUNCTION, "model_def:main")):
+        options = {"progress": True, "test": True}
+        experiment(
+            definition(code), options=options, entrypoint=entrypoint, searcher=grid, hyperparameters=lr
+        )
+        said = capsys.readouterr()
+        assert "trials train one at a time: the code of each trial trains one model" in said.out + said.err
 
 
 def test_two_processes_train_a_trial_as_one_that_takes_two_batches_a_step(

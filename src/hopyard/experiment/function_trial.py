@@ -13,7 +13,7 @@ from hopyard.errors import EstimatorError, NotFoundError, UsageError
 from hopyard.experiment.context import TrialContext
 from hopyard.experiment.lengths import Facts
 from hopyard.experiment.saving import as_tree, from_tree
-from hopyard.experiment.surrounded import TrialEstimator, TrialSurroundings
+from hopyard.experiment.surrounded import TRAINS_ALONE, TrialEstimator, TrialSurroundings, why_no_metric
 from hopyard.objects import flatten, load_state
 from hopyard.training.estimator import Context, OneBatch, Replica, Visit
 from hopyard.training.metric import MetricSet
@@ -73,6 +73,10 @@ class FunctionReplica(Replica):
         self._values: dict[str, float] = {}
         self._running: _Running | None = None
         self._end_running: Callable[[], Any] = lambda: None
+
+    @property
+    def trains_alone(self) -> str:
+        return TRAINS_ALONE
 
     def check_labels(self, visit: Visit) -> None:
         """Nothing: there are no labels."""
@@ -228,10 +232,8 @@ class FunctionContext(TrialContext):
             raise UsageError("report() was called without metrics. Write context.report({'loss': loss}).")
         bare: dict[str, str] = {}
         for name, value in values.items():
-            if not isinstance(name, str):
-                raise UsageError(
-                    f"report() was given a metric of the name {name!r}, but names are texts. Rename it."
-                )
+            if why := why_no_metric(name):
+                raise UsageError(f"report() was given a metric of the name {name!r}, {why}")
             other = bare.setdefault(name.removeprefix("val_"), name)
             if other != name:
                 raise UsageError(

@@ -17,6 +17,7 @@ from hopyard.data.base import Partitioned
 from hopyard.data.loader import Loader
 from hopyard.errors import EstimatorError
 from hopyard.experiment.lengths import Visits
+from hopyard.experiment.surrounded import TRAINS_ALONE
 from hopyard.objects import derive_seed
 from hopyard.training.estimator import Replica
 
@@ -140,9 +141,14 @@ class OwnLoader:
 
 
 class WithOwnLoader(Replica):
-    """Replica whose state has the place in a loader of the trial's own, if it has one; a base beside a framework's."""
+    """Replica of a trial class, whose state has the place in a loader of the trial's own, if it has one; a base beside
+    a framework's."""
 
     _own: OwnLoader | None = None
+
+    @property
+    def trains_alone(self) -> str:
+        return TRAINS_ALONE
 
     def state(self) -> dict[str, Any]:
         tree = super().state()  # type: ignore[safe-super]

@@ -10,10 +10,14 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hopyard.experiment.lengths import Facts
 from hopyard.masking import masked_output
 from hopyard.training.estimator import Estimator
+
+TRAINS_ALONE = "the code of each trial trains one model"
+"""Why trials train one at a time."""
 
 _imported: set[str] = set()
 """Directories that this process has imported code of trials from."""
@@ -73,3 +77,12 @@ class TrialEstimator(Estimator):
     @abstractmethod
     def facts(self) -> Facts:
         """Facts about the data of the trial."""
+
+
+def why_no_metric(name: Any) -> str:
+    """Why a metric of a trial cannot have this name, as the end of a message; empty: it can."""
+    if not isinstance(name, str):
+        return "but names are texts. Rename it."
+    if not name.removeprefix("val_").removeprefix("train_").strip():
+        return "but a name has more than spaces, also after 'val_' or 'train_'. Rename it."
+    return ""

@@ -28,7 +28,7 @@ from hopyard.experiment.own_loader import (
     partitioned,
     rows_of,
 )
-from hopyard.experiment.surrounded import TrialEstimator, TrialSurroundings
+from hopyard.experiment.surrounded import TrialEstimator, TrialSurroundings, why_no_metric
 from hopyard.objects import derive_seed
 from hopyard.training.estimator import Context, OneBatch, Replica, Visit
 from hopyard.training.metric import MetricSet
@@ -110,7 +110,9 @@ class TorchTrialEstimator(TorchEstimator, TrialEstimator):
             batch_size=batch_size_of(self.training),
             step=lambda model, batch: dict(_with_loss(trial, trial.train_batch(batch, model))),
             validate_step=lambda model, batch: _numbers(trial, trial.evaluate_batch(batch, model)),
-            scheduler=None if schedule is None else lambda optimizer, *_: schedule(optimizer),
+            scheduler=None
+            if schedule is None
+            else lambda optimizer, *_: _schedule(trial, schedule(optimizer)),
         )
 
     def replica(self, context: Context) -> Replica:
@@ -126,6 +128,10 @@ class TorchTrialEstimator(TorchEstimator, TrialEstimator):
 
 class TorchTrialReplica(WithOwnLoader, TorchReplica):
     """Replica of a trial, whose batches and steps are the user's."""
+
+    _against_large_gradients = (
+        "clip gradients before each step of the optimizer, by its register_step_pre_hook in build_optimizer"
+    )
 
     def __init__(self, estimator: TorchTrialEstimator, context: Context) -> None:
         self._given = estimator
@@ -228,10 +234,24 @@ def _returned(trial: TorchTrial, method: str, value: Any, kind: type) -> Any:
     return value
 
 
+def _schedule(trial: TorchTrial, made: Any) -> Any:
+    """What ``build_lr_scheduler`` gave, if it is a schedule of steps."""
+    schedules = torch.optim.lr_scheduler
+    if not isinstance(made, schedules.LRScheduler) or isinstance(made, schedules.ReduceLROnPlateau):
+        raise EstimatorError(
+            f"{type(trial).__name__}.build_lr_scheduler(optimizer) returned {type(made).__name__}, but must return a "
+            "schedule of torch.optim.lr_scheduler that steps after each batch, without a metric; end it with e.g. "
+            "return torch.optim.lr_scheduler.StepLR(optimizer, 100)."
+        )
+    return made
+
+
 def _with_loss(trial: TorchTrial, values: Any) -> Mapping[str, Any]:
     """What ``train_batch`` gave, as a mapping with the loss."""
     if isinstance(values, torch.Tensor):
-        return {"loss": values}
+        values = {"loss": values}
+    where = f"{type(trial).__name__}.train_batch(batch, model)"
+    rule = "a tensor with one number that gradients can be taken of"
     if not isinstance(values, Mapping) or "loss" not in values:
         given = (
             f"the names {', '.join(map(str, values))}"
@@ -239,10 +259,34 @@ def _with_loss(trial: TorchTrial, values: Any) -> Mapping[str, Any]:
             else type(values).__name__
         )
         raise EstimatorError(
-            f"{type(trial).__name__}.train_batch(batch, model) returned {given}, but must return a dict with 'loss', a "
-            "tensor with one number that gradients can be taken of; end it with return {'loss': loss}."
+            f"{where} returned {given}, but must return a dict with 'loss', {rule}; end it with "
+            "return {'loss': loss}."
+        )
+    _check_names(where, values)
+    loss = values["loss"]
+    if not isinstance(loss, torch.Tensor):
+        raise EstimatorError(
+            f"{where} returned a loss of type {type(loss).__name__}, but the loss must be {rule}. Return it as a "
+            "function of torch.nn gives it, not as loss.item()."
+        )
+    if loss.numel() != 1:
+        raise EstimatorError(
+            f"{where} returned a loss of shape {tuple(loss.shape)}, but the loss must be {rule}. Take its mean over "
+            "the batch: loss.mean()."
+        )
+    if not loss.requires_grad:
+        raise EstimatorError(
+            f"{where} returned a loss without gradients, but the loss must be {rule}. Compute it from the model's "
+            "outputs, outside of torch.no_grad() and without .detach()."
         )
     return values
+
+
+def _check_names(where: str, values: Mapping[Any, Any]) -> None:
+    """Raise EstimatorError if names of values are none that metrics can have."""
+    for name in values:
+        if why := why_no_metric(name):
+            raise EstimatorError(f"{where} gave a metric of the name {name!r}, {why}")
 
 
 def _numbers(trial: TorchTrial, values: Any) -> dict[str, Any]:
@@ -253,13 +297,14 @@ def _numbers(trial: TorchTrial, values: Any) -> dict[str, Any]:
             f"{where} returned {'{}' if isinstance(values, Mapping) else type(values).__name__}, but must return a "
             "dict of metrics; end it with return {'accuracy': accuracy}."
         )
+    _check_names(where, values)
     for name, value in values.items():
         one = (
             value.numel() == 1
             if isinstance(value, torch.Tensor)
             else isinstance(value, int | float) or (getattr(value, "size", 0) == 1)
         )
-        if not isinstance(name, str) or not one:
+        if not one:
             shape = tuple(value.shape) if hasattr(value, "shape") else type(value).__name__
             raise EstimatorError(
                 f"{where} gave {shape} for {name!r}, but a metric is one number, the mean over the batch. Reduce it, "

@@ -269,20 +269,30 @@ def metric_of(name: str, mode: str | None, has_validation: bool) -> EvaluationMe
     return EvaluationMetric(("val_" if has_validation else "train_") + bare, known)
 
 
-def find_metric(metric: EvaluationMetric, measured: Sequence[str], has_validation: bool) -> EvaluationMetric:
+def find_metric(
+    metric: EvaluationMetric, measured: Sequence[str], has_validation: bool, has_aliases: bool = True
+) -> EvaluationMetric:
     """The metric under the spelling that the estimator gave it (``acc`` for ``accuracy``).
+
+    Args:
+        has_aliases: whether names are those of Hopyard's metrics, some of which have several. Else they are of the
+            user's own code, and mean what it says.
 
     Raises:
         MetricError: the estimator does not measure it.
     """
     prefix = "val_" if has_validation else "train_"
-    wanted = canonical(metric.key.removeprefix(prefix))
+    asked = metric.key.removeprefix(prefix)
+    if asked in measured:
+        return metric
+    wanted = canonical(asked)
     for name in measured:
-        if canonical(name) == wanted:
+        if has_aliases and canonical(name) == wanted:
             return EvaluationMetric(prefix + name, metric.mode)
+    near = next((f"; did you mean {name!r}?" for name in measured if canonical(name) == wanted), "")
     raise MetricError(
-        f"evaluation_metric is {metric.key.removeprefix(prefix)!r}, but the estimator measures {sorted(measured)}"
-        f"{nearest(wanted, measured, '.')} Name one of these, or add it to the estimator's metrics=[...]."
+        f"evaluation_metric is {asked!r}, but the estimator measures {sorted(measured)}"
+        f"{near or nearest(wanted, measured, '.')} Name one of these, or add it to the estimator's metrics=[...]."
     )
 
 

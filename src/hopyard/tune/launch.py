@@ -274,7 +274,8 @@ class Launch:
                 "nn.Linear, losses and optimizers of torch.nn and torch.optim in fp32 on CPUs can be packed. Change "
                 "that, or give packing='auto'."
             )
-        return find_metric(self._metric, told.measured, self._inputs.has_validation)
+        is_experiment = self._wording is not str  # whose trials name their metrics themselves
+        return find_metric(self._metric, told.measured, self._inputs.has_validation, not is_experiment)
 
     def _first_trials(self) -> list[Create]:
         return self._created()[:: self._arguments.replicates][:ALIKE]

@@ -31,9 +31,7 @@ def build_optimizer(
         EstimatorError: it cannot be made, is none, or has no parameter of the model.
     """
     if not isinstance(optimizer, type):
-        made = optimizer(model)
-        _check_optimizer(made, _called(optimizer), model)
-        return made
+        return _checked(optimizer(model), _called(optimizer), model)
     arguments = dict(optimizer_params)
     if allow_fused and can_be_fused(optimizer, arguments, model):
         arguments["fused"] = True
@@ -55,11 +53,14 @@ def _called(optimizer: Any) -> str:
     return "optimizer=fn"
 
 
-def _check_optimizer(made: Any, called: str, model: nn.Module) -> None:
-    """Raise EstimatorError if what a function made is no optimizer, or one that trains nothing of the model.
+def _checked(made: Any, called: str, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer that a function made.
 
     Args:
         called: the function, for the message.
+
+    Raises:
+        EstimatorError: it is none, or has no parameter of the model.
     """
     if not isinstance(made, torch.optim.Optimizer):
         raise EstimatorError(
@@ -74,6 +75,7 @@ def _check_optimizer(made: Any, called: str, model: nn.Module) -> None:
             "so that no step would change the model. Make it of parameters of the model that the function is called "
             "with: torch.optim.SGD(model.parameters(), lr=0.1)."
         )
+    return made
 
 
 def can_be_fused(optimizer: type, arguments: dict[str, Any], model: nn.Module) -> bool:

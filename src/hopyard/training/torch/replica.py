@@ -69,6 +69,8 @@ class TorchReplica(Replica):
         column: str | None = self._estimator.sample_weight_column
         return column
 
+    _against_large_gradients = "set gradient_clip"
+
     def __init__(self, estimator: Any, context: Context) -> None:
         self._estimator = estimator
         self.batch_size: int = estimator.batch_size
@@ -155,7 +157,7 @@ class TorchReplica(Replica):
     @functools.cached_property
     def _packing(self) -> tuple[str, str]:
         if type(self) is not TorchReplica:
-            return "", f"{type(self._estimator).__name__} trains models one at a time"
+            return "", "only models of a TorchEstimator train together"
         return signature_of(self.parts())
 
     @functools.cached_property
@@ -230,7 +232,7 @@ class TorchReplica(Replica):
             given.gradient_clip,
         )
         self._forward.checks_labels = visit.epoch == 0
-        sums = Sums(str(visit), self._forward.loss_is_sum)
+        sums = Sums(str(visit), self._forward.loss_is_sum, self._against_large_gradients)
         with self._in_use(keep=True):
             yield training, sums
             training.close()

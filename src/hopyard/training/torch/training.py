@@ -154,10 +154,13 @@ class Sums:
     Args:
         where: of the visit, for messages about losses that are not finite; None: they may be so.
         loss_is_sum: losses are sums over batches, which their weights do not multiply.
+        remedy: the user's way to bound gradients, for those messages.
     """
 
-    def __init__(self, where: str | None, loss_is_sum: bool = False) -> None:
-        self._where = where
+    def __init__(
+        self, where: str | None, loss_is_sum: bool = False, remedy: str = "set gradient_clip"
+    ) -> None:
+        self._where, self._remedy = where, remedy
         self._loss_is_sum = loss_is_sum
         self._noted: dict[str, tuple[list[Any], list[Any]]] = {"loss": ([], [])}
         self._losses_read = 0
@@ -200,7 +203,7 @@ class Sums:
             bad = int(np.flatnonzero(~np.isfinite(losses))[0])
             raise DivergedError(
                 f"The loss became {losses[bad]} in {self._where}, batch {self._losses_read + bad + 1}; lower the "
-                "learning rate, set gradient_clip, or look for values in the data that are not finite."
+                f"learning rate, {self._remedy}, or look for values in the data that are not finite."
             )
         self._losses_read += len(losses)
 
