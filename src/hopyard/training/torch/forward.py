@@ -30,36 +30,23 @@ Caller: TypeAlias = Callable[[torch.nn.Module, Mapping[str, Any]], Any]
 """Calls a model with arguments by name, and gives its outputs."""
 S = TypeVar("S", bound=Callable[..., dict[str, Any]])
 
-
-class Kind(NamedTuple):
-    """Kind of a step that is known.
-
-    Attributes:
-        call: predicts with a model of the step; the outputs have ``logits``.
-        check: raises EstimatorError for a batch that cannot be right.
-    """
-
-    call: Caller
-    check: Callable[[torch.nn.Module, Batch], None]
+_callers: dict[Any, Caller] = {}
 
 
-_kinds: dict[Any, Kind] = {}
-
-
-def step_of(kind: Kind) -> Callable[[S], S]:
-    """Mark a step as one of a kind."""
+def predicting_by(caller: Caller) -> Callable[[S], S]:
+    """Mark a step, whose models predict by ``caller``, and give ``logits`` among their outputs."""
 
     def marked(step: S) -> S:
-        _kinds[step] = kind
+        _callers[step] = caller
         return step
 
     return marked
 
 
-def _kind_of(step: Step | None) -> Kind | None:
+def _caller_of(step: Step | None) -> Caller | None:
     while isinstance(step, functools.partial):
         step = step.func
-    return _kinds.get(step) if isinstance(step, Hashable) else None
+    return _callers.get(step) if isinstance(step, Hashable) else None
 
 
 class BatchResult(NamedTuple):
@@ -93,7 +80,7 @@ class Forward:
         self.binding = binding
         self.loss = loss
         self._step, self._validate_step = step, validate_step or step
-        self._kind = _kind_of(step)
+        self._caller = _caller_of(step)
         self._device = device
         self._dtype = dtype
         self.checks_labels = True
@@ -164,8 +151,6 @@ class Forward:
         Raises:
             EstimatorError: they do not fit; says what would.
         """
-        if self._kind is not None:
-            self._kind.check(self.module, batch)
         if self.loss is None:
             return
         outputs = self.explained_outputs(batch)
@@ -198,11 +183,11 @@ class Forward:
         arguments, keywords = self.binding.arguments(batch)
         try:
             with self.autocast():
-                if self._kind is None:
+                if self._caller is None:
                     return self.module(*arguments, **keywords)
                 # The columns of a step are arguments by their names.
                 keywords = keywords or dict(zip(self.binding.model_columns, arguments, strict=True))
-                return self._kind.call(self.module, keywords)
+                return self._caller(self.module, keywords)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             given = [shape_of(value) for value in arguments]
             given += [f"{name}={shape_of(value)}" for name, value in keywords.items()]
@@ -241,7 +226,7 @@ class Forward:
                 outputs = self.explained_outputs(self.binding.place(batch))
                 if predict is not None:
                     outputs = predict(outputs)
-                elif self._kind is not None:
+                elif self._caller is not None:
                     outputs = outputs.logits
             several = not isinstance(outputs, (torch.Tensor, np.ndarray)) and isinstance(outputs, Iterable)
             values = outputs.values() if isinstance(outputs, dict) else outputs
