@@ -202,6 +202,47 @@ def test_a_base_goes_with_those_who_have_it() -> None:
     assert len(bases._bases) == 0
 
 
+def test_a_module_that_its_owner_has_changed_is_another_base() -> None:
+    base = network()
+    before = copy.deepcopy(base)
+    values = base.first.weight.detach()
+    made = replica(base)
+    assert replica(base)._frozen_base is made._frozen_base
+    with torch.no_grad():
+        base.first.weight.add_(1)
+    changed = replica(base)
+    base_of(base, CPU).check()
+    same = replica(before)  # of the content that the first base had
+    assert torch.equal(same.module[0].first.weight, before.first.weight)
+    assert torch.equal(changed.module[0].first.weight, before.first.weight + 1)
+    assert changed.base_weights != same.base_weights == made.base_weights
+    base.load_state_dict(before.state_dict())
+    assert replica(base).base_weights == made.base_weights
+    base.first.weight.data = values + 2
+    assert torch.equal(replica(base).module[0].first.weight, values + 2)
+
+
+def test_a_module_may_be_trained_on_between_two_searches() -> None:
+    base = network()
+    draws = np.random.default_rng(0)
+    rows = {"features": draws.standard_normal((96, 12)).astype("f4"), "label": draws.integers(0, 3, 96)}
+
+    def search() -> Any:
+        store, space = MemoryStore(), {"lr": hp_choice([0.01])}
+        return GridSearch(
+            InlineBackend(), store, lambda params: estimator(base, **params), space, 1, progress=False
+        )
+
+    first = search().fit(rows)
+    with torch.no_grad():
+        base.first.weight.mul_(2)
+    values = base.first.weight.detach().clone()
+    second = search().fit(rows)
+    assert torch.equal(second.torch()[0].first.weight, values)
+    assert torch.equal(base.first.weight, values)
+    assert first.get_history() != second.get_history()
+
+
 def test_a_function_that_makes_the_base_is_called_once() -> None:
     calls = []
 

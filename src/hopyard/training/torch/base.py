@@ -26,6 +26,7 @@ from hopyard.objects import Tensor, digest_json
 from hopyard.objects.identity import identity
 from hopyard.training.session import Session
 from hopyard.training.torch import state
+from hopyard.training.torch.hidden import version
 from hopyard.wording import brief, some_names
 
 Given: TypeAlias = nn.Module | Callable[[], nn.Module]
@@ -60,7 +61,13 @@ class Base:
         }
         self._trees = {name: _tree(tensor) for name, tensor in self._tensors.items()}
         self._known = {_storage(tensor): self._trees[name] for name, tensor in self._tensors.items()}
+        self._marks = _marks(module)
         self._kept: IO[bytes] | None = None
+
+    @property
+    def is_as_given(self) -> bool:
+        """Whether nobody has written to the module that was given, which its owner may train on between two runs."""
+        return _marks(self.given) == self._marks
 
     def model(self, make: Callable[[nn.Module], nn.Module]) -> nn.Module:
         """The model that ``make`` gives for modules of its own over the shared tensors.
@@ -162,7 +169,7 @@ def base_of(given: Given, device: torch.device) -> Base:
     place = str(device)
     if isinstance(given, nn.Module):
         known = _of_modules.get((id(given), place))
-        if known is None:
+        if known is None or not known.is_as_given:
             known = _of_content(given, device)
             if known.given is given:  # else it may go, and another module have its number
                 _of_modules[id(given), place] = known
@@ -178,7 +185,7 @@ def _of_content(module: nn.Module, device: torch.device) -> Base:
     _check(module)
     content = identity(module, "base").digest
     base = None if content is None else _bases.get((content, str(device)))
-    if base is None:
+    if base is None or not base.is_as_given:
         base = Base(module, device)
         if content is not None:
             _bases[content, str(device)] = base
@@ -250,6 +257,12 @@ def _is_statistic(module: nn.Module, name: str) -> bool:
     """Whether a buffer is a running statistic, which training changes: each trial has its own."""
     owner = module.get_submodule(name.rpartition(".")[0])
     return isinstance(owner, nn.modules.batchnorm._NormBase) and name.rpartition(".")[2] in owner._buffers
+
+
+def _marks(module: nn.Module) -> list[tuple[int, int]]:
+    """Of each tensor, where its values are, and a number that grows with every change in place."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return [(tensor.data_ptr(), version(tensor)) for tensor in tensors]
 
 
 def _storage(tensor: torch.Tensor) -> tuple[Any, ...]:
