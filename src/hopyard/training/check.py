@@ -45,6 +45,10 @@ _OWN_TRUNKS = (
     "Each trial has a trunk of its own, with other weights than the others' have, so that none uses what the trunk "
     "gave for another. Build it once, outside of the estimator function, or load its weights there."
 )
+_NOTHING_LEARNED = (
+    "Nothing is learned of the first rows, whose weight in the loss is 0: mostly because each of their labels is one "
+    "that the loss leaves out, such as -100. If other rows are like that, no epoch has a loss: look at the labels."
+)
 
 
 def check_trial(
@@ -69,7 +73,7 @@ def check_trial(
             replica.check_labels(visit)
             replica.begin_visit(0, {})
             try:
-                replica.train(visit)
+                learned = replica.train(visit)
             except DivergedError as error:
                 raise DivergedError(f"{error}{columns_not_finite(program, visit)}") from error
             hidden = hidden_advice(replica.hidden_state())
@@ -87,5 +91,6 @@ def check_trial(
         raise
     except (Exception, SystemExit) as error:  # a user's sys.exit() is a failure like others
         return Check(gather(error, phase, None))
-    advice = [hidden, "" if other.trunk_weights == trunk else _OWN_TRUNKS]
+    weight = learned.get("loss", [0.0, 1.0])[1]
+    advice = [hidden, "" if weight else _NOTHING_LEARNED, "" if other.trunk_weights == trunk else _OWN_TRUNKS]
     return Check(None, measured, "\n".join(filter(None, advice)), asks_epochs, weight_column, alone, base)

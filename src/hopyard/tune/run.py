@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from hopyard.stockroom.catalog.registry import ModelVersion
 
 _log = logging.getLogger("hopyard")
+_NO_LOSS = " A loss that leaves labels out needs rows with at least one label other than -100."
 
 
 _CALLED_BY_CEREBRO = {
@@ -218,6 +219,7 @@ class Run:
             else (
                 f"{self.state.metric.key} was no number in any epoch. Rank by another metric (evaluation_metric=), or "
                 "train and validate on rows for which it is defined."
+                + (_NO_LOSS if self.state.metric.key == "val_loss" else "")
             )
         )
         return TrialError(

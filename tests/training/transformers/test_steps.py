@@ -243,7 +243,7 @@ IDS = torch.arange(6).view(2, 3)
             causal_lm,
             Network(),
             {"input_ids": IDS, "label": IDS},
-            r"causal_lm needs the column 'labels', but the batch has input_ids, label; did you mean 'label'\?",
+            r"causal_lm needs the column 'labels', but .*, label\. If 'label' is that column, call it 'labels'",
         ),
         (
             causal_lm,
@@ -285,7 +285,7 @@ IDS = torch.arange(6).view(2, 3)
             sequence_classification,
             Network(3, pooled=True),
             {"input_ids": IDS, "labels": torch.ones(2)},
-            r"labels float32 \(2,\) do not fit .* there must be a share, float32, for each class\. Change",
+            r"labels float32 \(2,\) do not fit .* there must be a share, float32, for each class, .*\. Change",
         ),
         (
             sequence_classification,

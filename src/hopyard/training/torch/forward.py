@@ -30,23 +30,36 @@ Caller: TypeAlias = Callable[[torch.nn.Module, Mapping[str, Any]], Any]
 """Calls a model with arguments by name, and gives its outputs."""
 S = TypeVar("S", bound=Callable[..., dict[str, Any]])
 
-_callers: dict[Any, Caller] = {}
+
+class Kind(NamedTuple):
+    """Kind of a step that is known.
+
+    Attributes:
+        call: predicts with a model of the step; the outputs have ``logits``.
+        check: raises EstimatorError for a batch that cannot be right.
+    """
+
+    call: Caller
+    check: Callable[[torch.nn.Module, Batch], None]
 
 
-def predicting_by(caller: Caller) -> Callable[[S], S]:
-    """Mark a step, whose models predict by ``caller``, and give ``logits`` among their outputs."""
+_kinds: dict[Any, Kind] = {}
+
+
+def step_of(kind: Kind) -> Callable[[S], S]:
+    """Mark a step as one of a kind."""
 
     def marked(step: S) -> S:
-        _callers[step] = caller
+        _kinds[step] = kind
         return step
 
     return marked
 
 
-def _caller_of(step: Step | None) -> Caller | None:
+def _kind_of(step: Step | None) -> Kind | None:
     while isinstance(step, functools.partial):
         step = step.func
-    return _callers.get(step) if isinstance(step, Hashable) else None
+    return _kinds.get(step) if isinstance(step, Hashable) else None
 
 
 class BatchResult(NamedTuple):
@@ -80,7 +93,7 @@ class Forward:
         self.binding = binding
         self.loss = loss
         self._step, self._validate_step = step, validate_step or step
-        self._caller = _caller_of(step)
+        self._kind = _kind_of(step)
         self._device = device
         self._dtype = dtype
         self.checks_labels = True
@@ -151,6 +164,8 @@ class Forward:
         Raises:
             EstimatorError: they do not fit; says what would.
         """
+        if self._kind is not None:
+            self._kind.check(self.module, batch)
         if self.loss is None:
             return
         outputs = self.explained_outputs(batch)
@@ -183,11 +198,11 @@ class Forward:
         arguments, keywords = self.binding.arguments(batch)
         try:
             with self.autocast():
-                if self._caller is None:
+                if self._kind is None:
                     return self.module(*arguments, **keywords)
                 # The columns of a step are arguments by their names.
                 keywords = keywords or dict(zip(self.binding.model_columns, arguments, strict=True))
-                return self._caller(self.module, keywords)
+                return self._kind.call(self.module, keywords)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             given = [shape_of(value) for value in arguments]
             given += [f"{name}={shape_of(value)}" for name, value in keywords.items()]
@@ -226,7 +241,7 @@ class Forward:
                 outputs = self.explained_outputs(self.binding.place(batch))
                 if predict is not None:
                     outputs = predict(outputs)
-                elif self._caller is not None:
+                elif self._kind is not None:
                     outputs = outputs.logits
             several = not isinstance(outputs, (torch.Tensor, np.ndarray)) and isinstance(outputs, Iterable)
             values = outputs.values() if isinstance(outputs, dict) else outputs

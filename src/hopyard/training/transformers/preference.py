@@ -12,17 +12,33 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, logsigmoid
+from torch.nn.functional import logsigmoid
 
 from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError
-from hopyard.training.torch.forward import predicting_by
-from hopyard.training.transformers.steps import IGNORED, column, logits_of, outputs_of, shifted
+from hopyard.training.torch.forward import Kind, step_of
+from hopyard.training.transformers import faults
+from hopyard.training.transformers.steps import (
+    column,
+    inner,
+    logits_of,
+    losses_of,
+    option,
+    outputs_of,
+    shifted,
+)
 
 _ANSWERS = ("chosen", "rejected")
 
 
-@predicting_by(outputs_of)
+def _check(model: nn.Module, batch: Batch) -> None:
+    """Look at a batch before it is computed."""
+    for answer in _ANSWERS:
+        if found := faults.of_arguments(inner(model), _arguments(batch, answer), f"{answer}_"):
+            raise EstimatorError(found)
+
+
+@step_of(Kind(outputs_of, _check))
 def dpo(model: nn.Module, batch: Batch, *, beta: float = 0.1, label_smoothing: float = 0.0) -> dict[str, Any]:
     """Step of direct preference optimisation: the model is to prefer the chosen answer to the rejected one by more than
     a reference does.
@@ -44,6 +60,8 @@ def dpo(model: nn.Module, batch: Batch, *, beta: float = 0.1, label_smoothing: f
     Raises:
         EstimatorError: a column is missing, or there is no reference.
     """
+    option("dpo", "beta", beta, above=0)
+    option("dpo", "label_smoothing", label_smoothing, least=0, most=0.5)
     reference = dpo_reference(model, batch) if f"ref_{_ANSWERS[0]}_logps" not in batch else batch
     rewards = [
         beta * (_log_probabilities(model, batch, answer) - column(reference, f"ref_{answer}_logps", "dpo"))
@@ -81,17 +99,20 @@ def dpo_reference(model: nn.Module, batch: Batch) -> dict[str, torch.Tensor]:
 def _log_probabilities(model: nn.Module, batch: Batch, answer: str) -> torch.Tensor:
     """Sum over the learned tokens of an answer, (n,); 0 where there are none."""
     name = f"{answer}_labels"
-    labels, prefix = column(batch, name, "dpo"), f"{answer}_"
-    arguments = {
+    labels, arguments = column(batch, name, "dpo"), _arguments(batch, answer)
+    logits, labels = shifted(logits_of(model, arguments, f"{answer}_"), labels, arguments, "dpo")
+    losses = losses_of(logits.flatten(0, 1).float(), labels.flatten(), name, reduction="none")
+    return -losses.view(labels.shape).sum(dim=1)
+
+
+def _arguments(batch: Batch, answer: str) -> dict[str, Any]:
+    """The arguments of the model for an answer: its columns, but that of labels, without the prefix."""
+    prefix, labels = f"{answer}_", f"{answer}_labels"
+    return {
         key.removeprefix(prefix): value
         for key, value in batch.items()
-        if key.startswith(prefix) and key != name
+        if key.startswith(prefix) and key != labels
     }
-    logits, labels = shifted(logits_of(model, arguments), labels, arguments, "dpo")
-    losses = cross_entropy(
-        logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="none"
-    )
-    return -losses.view(labels.shape).sum(dim=1)
 
 
 @contextmanager

@@ -9,21 +9,28 @@ the token of padding may be a label.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
+from hopyard.checks import number
 from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError
-from hopyard.training.torch.forward import predicting_by, shape_of
+from hopyard.training.torch.forward import Kind, shape_of, step_of
+from hopyard.training.transformers import faults
 from hopyard.training.transformers.quantized import gradients_checked
 from hopyard.wording import nearest
 
 IGNORED = -100
 """The label of what is not learned."""
+
+_CHANGE = "Change the labels, or the model's head (num_labels=, problem_type=)."
 
 
 def outputs_of(model: nn.Module, arguments: Mapping[str, Any]) -> Any:
@@ -40,10 +47,33 @@ def outputs_of(model: nn.Module, arguments: Mapping[str, Any]) -> Any:
                 f"{nearest(name, known, '.')} Say which columns it takes when it predicts: "
                 f"inputs={{'input_ids': {next(iter(arguments))!r}}}."
             )
-    return model(**_uncached(known, arguments))
+    return _called(model, known, arguments, "")
 
 
-@predicting_by(outputs_of)
+def _kind(classes_of: Callable[[Any], int]) -> Kind:
+    """Kind of a step, whose labels are of ``classes_of(model)`` classes or tokens; 0: that is not known."""
+
+    def check(model: nn.Module, batch: Batch) -> None:
+        """Look at a batch before it is computed: on a GPU, the process is of no use after most of its faults."""
+        within, labels = inner(model), batch.get("labels")
+        found = faults.of_arguments(within, without(batch, "labels"))
+        if not found and isinstance(labels, torch.Tensor) and not labels.is_floating_point():
+            found = faults.of_labels("labels", labels, classes_of(within), IGNORED)
+        if found:
+            raise EstimatorError(found)
+
+    return Kind(outputs_of, check)
+
+
+def _classes(model: Any) -> int:
+    """How many classes a model tells apart; 0: that is not known, or labels are none."""
+    config = getattr(model, "config", None)
+    is_class = getattr(config, "problem_type", None) in (None, "single_label_classification")
+    classes = int(getattr(config, "num_labels", 0))
+    return classes if is_class and classes > 1 else 0
+
+
+@step_of(_kind(faults.words_out))
 def causal_lm(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) -> dict[str, Any]:
     """Step of a language model: each token is told from those before it.
 
@@ -59,10 +89,10 @@ def causal_lm(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) -
         EstimatorError: a column is missing, is no argument of the model, or has a shape that does not fit.
     """
     labels, arguments = column(batch, "labels", "causal_lm"), without(batch, "labels")
-    return _mean(*shifted(logits_of(model, arguments), labels, arguments), label_smoothing)
+    return _mean("causal_lm", *shifted(logits_of(model, arguments), labels, arguments), label_smoothing)
 
 
-@predicting_by(outputs_of)
+@step_of(_kind(_classes))
 def token_classification(model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0) -> dict[str, Any]:
     """Step of a model that tells the class of each token.
 
@@ -80,10 +110,10 @@ def token_classification(model: nn.Module, batch: Batch, *, label_smoothing: flo
     logits = logits_of(model, without(batch, "labels"))
     if labels.numel() * logits.shape[-1] != logits.numel():
         raise misfit("token_classification", logits, labels, "one label for each token")
-    return _mean(logits, labels, label_smoothing)
+    return _mean("token_classification", logits, labels, label_smoothing)
 
 
-@predicting_by(outputs_of)
+@step_of(_kind(_classes))
 def sequence_classification(
     model: nn.Module, batch: Batch, *, label_smoothing: float = 0.0
 ) -> dict[str, Any]:
@@ -125,25 +155,67 @@ def _of_rows(
     if problem == "single_label_classification":
         if labels.is_floating_point() or labels.numel() != len(logits):
             raise misfit(name, logits, labels, "the number of a class, int64 (n,), for each row")
-        return _mean(logits, labels, label_smoothing)
+        return _mean(name, logits, labels, label_smoothing)
     if labels.numel() != logits.numel():
-        rule = "a value for each row" if problem == "regression" else "a share, float32, for each class"
-        raise misfit(name, logits, labels, rule)
+        if problem == "regression":
+            raise misfit(name, logits, labels, "a value for each row")
+        rule = "a share, float32, for each class, or an integer for each row, the number of its class"
+        raise misfit(name, logits, labels, rule, f"{_CHANGE} Classes are integers: labels.astype('int64').")
     logits, labels = logits.float(), labels.reshape(logits.shape).float()
     compare = mse_loss if problem == "regression" else binary_cross_entropy_with_logits
     return {"loss": compare(logits, labels), "weight": len(logits)}
 
 
-def _mean(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float) -> dict[str, Any]:
+def _mean(step: str, logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float) -> dict[str, Any]:
     """Cross-entropy and accuracy, as means over the labels that are not ignored."""
+    option(step, "label_smoothing", label_smoothing, least=0, most=1)
     logits, labels = logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1)
     weight = labels.ne(IGNORED).sum()
     count = weight.clamp(min=1)
-    total = cross_entropy(
-        logits, labels, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing
-    )
+    total = losses_of(logits, labels, "labels", reduction="sum", label_smoothing=label_smoothing)
     hits = logits.detach().argmax(dim=1).eq(labels).sum()
     return {"loss": total / count, "accuracy": hits / count, "weight": weight}
+
+
+def losses_of(logits: torch.Tensor, labels: torch.Tensor, column: str, **options: Any) -> torch.Tensor:
+    """Cross-entropy of logits (m, classes) with labels (m,) of a column.
+
+    Raises:
+        EstimatorError: labels are no classes; says what they are.
+    """
+    try:
+        return cross_entropy(logits, labels, ignore_index=IGNORED, **options)
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        if found := _found(faults.of_labels, column, labels, logits.shape[-1], IGNORED):
+            raise EstimatorError(found) from error
+        raise
+
+
+def _found(look: Callable[..., str], *given: Any) -> str:
+    """The fault that ``look`` finds, if any: a device that has failed cannot be asked."""
+    try:
+        return look(*given)
+    except Exception:
+        return ""
+
+
+def option(
+    step: str,
+    name: str,
+    value: Any,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+) -> None:
+    """Check an argument of a step, which is a number.
+
+    Raises:
+        EstimatorError: it is none, or out of the bounds, as of ``checks.number``.
+    """
+    advice = f"Give the step a number: step=functools.partial({step}, {name}=0.1)."
+    if not isinstance(value, torch.Tensor):
+        value = float(value) if isinstance(value, np.number) else value
+        number(name, value, least=least, above=above, most=most, advice=advice, error=EstimatorError)
 
 
 _TEXTS = ("decoder_input_ids", "decoder_inputs_embeds", "input_ids", "inputs_embeds")
@@ -182,11 +254,15 @@ def shifted(
     return logits, labels[:, 1:]
 
 
-def logits_of(model: nn.Module, arguments: Mapping[str, Any]) -> torch.Tensor:
+def logits_of(model: nn.Module, arguments: Mapping[str, Any], prefix: str = "") -> torch.Tensor:
     """The logits of the model, called with ``arguments``, by the names of its parameters.
 
+    Args:
+        prefix: of the names of the columns that they are.
+
     Raises:
-        EstimatorError: the model has no such parameter, gives no logits, or is quantised and cannot be trained through.
+        EstimatorError: the model has no such parameter, gives no logits, is quantised and cannot be trained through, or
+            cannot take the tokens.
     """
     known = _parameters(model)
     for name in arguments:
@@ -197,7 +273,7 @@ def logits_of(model: nn.Module, arguments: Mapping[str, Any]) -> torch.Tensor:
                 f"{', '.join(known)}."
             )
     with gradients_checked(model):
-        outputs = model(**_uncached(known, arguments))
+        outputs = _called(model, known, arguments, prefix)
     logits = getattr(outputs, "logits", None)
     if not isinstance(logits, torch.Tensor):
         raise EstimatorError(
@@ -208,18 +284,29 @@ def logits_of(model: nn.Module, arguments: Mapping[str, Any]) -> torch.Tensor:
     return logits
 
 
-def _uncached(known: Sequence[str], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by which no cache is made: nothing is generated, and with it transformers would not see packed rows."""
-    return {"use_cache": False, **arguments} if "use_cache" in known else dict(arguments)
+def _called(model: nn.Module, known: Sequence[str], arguments: Mapping[str, Any], prefix: str) -> Any:
+    """Outputs of a model with these parameters.
+
+    Raises:
+        EstimatorError: tokens are none of the model's, or too many.
+    """
+    # Nothing is generated, and with a cache, transformers would not see that rows are packed.
+    keywords = {"use_cache": False, **arguments} if "use_cache" in known else dict(arguments)
+    try:
+        return model(**keywords)
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        if found := _found(faults.of_arguments, inner(model), arguments, prefix):
+            raise EstimatorError(found) from error
+        raise
 
 
 def _parameters(model: nn.Module) -> Sequence[str]:
     """Names of the arguments of the model within wrappers, as PEFT's takes anything; none of a model that does so."""
-    named = inspect.signature(_inner(model).forward).parameters.values()
+    named = inspect.signature(inner(model).forward).parameters.values()
     return [each.name for each in named if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
 
 
-def _inner(model: nn.Module) -> Any:
+def inner(model: nn.Module) -> Any:
     """The model within wrappers of ``torch.compile``, PEFT and ensembles."""
     wrapped: Any = model
     while True:
@@ -232,7 +319,11 @@ def _inner(model: nn.Module) -> Any:
 
 
 def _name(model: nn.Module) -> str:
-    return type(_inner(model)).__name__
+    return type(inner(model)).__name__
+
+
+_READ = ("labels", "chosen_labels", "rejected_labels", "ref_chosen_logps", "ref_rejected_logps")
+"""The columns that steps read."""
 
 
 def column(batch: Batch, name: str, step: str) -> torch.Tensor:
@@ -242,9 +333,17 @@ def column(batch: Batch, name: str, step: str) -> torch.Tensor:
         EstimatorError: there is none of that name.
     """
     if name not in batch:
+        near = get_close_matches(name, [each for each in batch if each not in _READ], n=1, cutoff=0.5)
+        advice = "Add it to the data, and name"
+        if near:
+            advice = f"If {near[0]!r} is that column, call it {name!r} in the data; name"
+        elif step == "dpo" and "ref" not in name:
+            advice = (
+                "A row has both answers, in columns chosen_... and rejected_... Add it to the data, and name"
+            )
         raise EstimatorError(
-            f"{step} needs the column {name!r}, but the batch has {', '.join(batch)}{nearest(name, batch, '.')} "
-            "Name it in label_columns or feature_columns."
+            f"{step} needs the column {name!r}, but the batch has {', '.join(batch)}. {advice} it in label_columns or "
+            "feature_columns."
         )
     value: torch.Tensor = batch[name]
     return value
@@ -259,7 +358,7 @@ def misfit(
     logits: torch.Tensor,
     labels: torch.Tensor,
     rule: str,
-    advice: str = "Change the labels, or the model's head (num_labels=, problem_type=).",
+    advice: str = _CHANGE,
 ) -> EstimatorError:
     return EstimatorError(
         f"{step}: labels {shape_of(labels)} do not fit logits {shape_of(logits)}; there must be {rule}. {advice}"
