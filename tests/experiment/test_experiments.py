@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from safetensors.numpy import load_file
 from tests.experiment.conftest import TRIAL
 
 from hopyard.backend import InlineBackend
+from hopyard.cli.run import leaderboard
 from hopyard.errors import CorruptError, HopyardError, NotFoundError, RunHeldError, TrialError, UsageError
 from hopyard.experiment import (
     create,
@@ -432,6 +435,52 @@ def test_checkpoints_are_the_best_epochs_and_whether_they_are_kept(
         "are. Write checkpoints: {keep: all} into the configuration to keep every trial's.",
     ):
         download_checkpoint(store, run.run_id, tmp_path / "other", 0)
+
+
+def test_the_reports_of_a_copy_are_counted_on_from_those_of_its_source(
+    definition: Definition,
+    experiment: Experiment,
+    store: LocalStore,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = """
+        def main(context):
+            done = (context.restored() or {"done": 0})["done"]
+            while True:
+                done += 1
+                context.save({"done": done})
+                context.report(accuracy=context.get_hparam("lr") + done)
+    """
+    pbt = {
+        "name": "pbt",
+        "metric": "accuracy",
+        "population_size": 2,
+        "num_rounds": 3,
+        "length_per_round": {"epochs": 2},
+        "replace_function": {"truncate_fraction": 0.5},
+    }
+    lr = {"type": "double", "minval": 0.0, "maxval": 0.5}
+    fields: dict[str, Any] = {"searcher": pbt, "hyperparameters": {"lr": lr}, "checkpoints": {"keep": "all"}}
+    run = experiment(definition(code), entrypoint="model_def:main", options={"progress": True}, **fields)
+    shown = capsys.readouterr()
+    listed = {each.trial: each.epoch for each in list_checkpoints(store, run.run_id)}
+    copies = [trial for trial in run.state.trials.values() if trial.source is not None]
+    assert len(copies) == 2
+    table = Console(width=200, file=io.StringIO())
+    table.print(leaderboard(run))
+    lines = table.file.getvalue().splitlines()
+    assert lines[0].split()[:4] == ["trial", "val_accuracy", "report", "seconds"]
+    cells = {int(line.split()[0]): line.split()[2] for line in lines[1:]}
+    for trial in copies:
+        end = trial.progress.validated
+        assert saved_state(run.model(trial.number))["done"] == end
+        assert f"trial {trial.number} " in shown.out + shown.err
+        assert f"report {end}/6" in shown.out + shown.err
+        assert cells[trial.number] == f"{end}/{end}"
+        assert listed[trial.number] == end
+        path = download_checkpoint(store, run.run_id, tmp_path / str(trial.number), trial.number)
+        assert json.loads((path / "checkpoint.json").read_text())["epoch"] == end
 
 
 def test_weights_that_somebody_deleted_begin_nothing(two: Run, store: LocalStore, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from hopyard.tune.describing import (
 )
 from hopyard.tune.listing import RunSummary, find_run, list_runs, summary
 from hopyard.tune.outlook import expected_end, outlook_of
-from hopyard.tune.rows import epochs_of, replicate_row
+from hopyard.tune.rows import best_epoch_behind, epochs_of, replicate_row
 from hopyard.wording import counted
 
 if TYPE_CHECKING:
@@ -212,7 +212,8 @@ def leaderboard(run: Run, most: int = _MOST) -> Table:
         "copy of": any(trial.source is not None for trial in trials),
     }
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("trial", run.state.metric.key, "epoch", "seconds"):
+    epoch = "report" if is_function(run.state) else "epoch"
+    for title in ("trial", run.state.metric.key, epoch, "seconds"):
         table.add_column(title, justify="right", no_wrap=True)
     for title in [title for title, shown in columns.items() if shown]:
         table.add_column(title, no_wrap=True)
@@ -238,8 +239,10 @@ def leaderboard(run: Run, most: int = _MOST) -> Table:
 
 def _cells(run: Run, trial: TrialState) -> Sequence[str]:
     value = describe_number(trial.best.value if trial.best else None)
-    epochs = describe_epochs(epochs_of(run.state, trial))
-    epoch = f"{describe_epochs(trial.best.epoch)}/{epochs}" if trial.best else epochs
+    # Counted as while the run goes on: with what a copy's source has trained before.
+    epochs = describe_epochs(run.state.epochs_after(trial.began) + epochs_of(run.state, trial))
+    best = best_epoch_behind(run.state, trial)
+    epoch = epochs if best is None else f"{describe_epochs(best)}/{epochs}"
     return str(trial.number), value, epoch, f"{trial.seconds:.1f}"
 
 

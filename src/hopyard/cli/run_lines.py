@@ -52,7 +52,7 @@ class RunLines:
     def _validated(self, state: RunState, trial: TrialState, worker: int) -> None:
         last = {name: values[-1] for name, values in trial.history.items()}
         self._print(
-            "validation", trial=trial.number, epoch=state.epochs_after(trial.progress.validated),
+            "validation", trial=trial.number, epoch=float(state.epochs_after(trial.progress.validated)),
             metrics=trial.rung[1] if trial.rung else last, worker=worker, run_seconds=state.clock,
         )  # fmt: skip
 

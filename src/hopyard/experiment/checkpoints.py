@@ -21,6 +21,7 @@ from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import temporary_name
 from hopyard.tune import Model, Run
 from hopyard.tune.phrases import of_experiments, worded
+from hopyard.tune.rows import best_epoch_behind
 
 WEIGHTS, FACTS, CONFIG, CODE = "weights.safetensors", "checkpoint.json", "config.yaml", "code"
 """Names in the directory of a checkpoint."""
@@ -33,7 +34,8 @@ class Checkpoint:
     Attributes:
         trial: its number.
         status: of the trial.
-        epoch: after how many epochs, or reports of a function; a fraction within one.
+        epoch: after how many epochs, or reports of a function, counting those of the trial that this one is a copy of;
+            a fraction within one.
         metric, value: the metric that ranks trials, and its value then.
         metrics: all that was measured then.
         params: its hyperparameters.
@@ -70,8 +72,10 @@ def list_checkpoints(store: Store | str | os.PathLike[str], experiment: str) -> 
 
 def _checkpoint(run: Run, trial: TrialState, best: Best, own: Store) -> Checkpoint:
     kept = all(own.exists(name) for name in best.state.files)
+    epoch = best_epoch_behind(run.state, trial)
+    assert epoch is not None
     return Checkpoint(
-        trial.number, trial.status, best.epoch, run.state.metric.key, best.value, best.metrics, trial.params,
+        trial.number, trial.status, epoch, run.state.metric.key, best.value, best.metrics, trial.params,
         best.state.nbytes, kept,
     )  # fmt: skip
 
@@ -130,12 +134,13 @@ def _download(opened: Store, experiment: str, path: Path, trial: int | str) -> P
 
 
 def _facts(run: Run, model: Model, values: dict[str, Any]) -> dict[str, Any]:
-    best = run.state.trials[model.trial].best
+    trial = run.state.trials[model.trial]
+    best = trial.best
     assert best is not None
     return {
         "experiment": run.run_id,
         "trial": model.trial,
-        "epoch": best.epoch,
+        "epoch": best_epoch_behind(run.state, trial),
         "metric": run.state.metric.key,
         "value": best.value,
         "metrics": best.metrics,

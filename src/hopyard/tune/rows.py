@@ -119,6 +119,15 @@ def epochs_of(state: RunState, trial: TrialState) -> float:
     return state.epochs_after(done, trial.began)
 
 
+def best_epoch_behind(state: RunState, trial: TrialState) -> float | None:
+    """The epochs, or reports of a function, that the weights of a trial's best epoch have behind them, counting those
+    of the trial it is a copy of; None without any."""
+    if trial.best is None:
+        return None
+    found = state.epochs_after(trial.began) + trial.best.epoch
+    return int(found) if found == int(found) else found
+
+
 def epoch_numbers(state: RunState, trial: TrialState) -> list[float]:
     """The number of each epoch of a trial's history, counting those of the trial it is a copy of."""
     first = trial.began // state.layout.train + 1
