@@ -133,7 +133,13 @@ def compiled(params: dict[str, Any]) -> Any:
     return torch.compile(with_lora(params), backend="eager")
 
 
-@pytest.mark.parametrize(("make", "rank"), [(second_active, 3), (compiled, 2)])
+def compiled_within(params: dict[str, Any]) -> Any:
+    model = base()
+    model.bert.encoder = torch.compile(model.bert.encoder, backend="eager")
+    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["query"], task_type="SEQ_CLS"))
+
+
+@pytest.mark.parametrize(("make", "rank"), [(second_active, 3), (compiled, 2), (compiled_within, 2)])
 def test_the_folder_is_of_the_adapter_that_the_model_uses(make: Any, rank: int, tmp_path: Path) -> None:
     model = search(make).fit(rows())
     folder = model.adapter(tmp_path / "adapter")
@@ -157,6 +163,12 @@ def with_a_head(params: dict[str, Any]) -> Any:
     return model
 
 
+def with_batch_norm(params: dict[str, Any]) -> Any:
+    model = base()
+    model.dropout = torch.nn.BatchNorm1d(16)
+    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["query"], task_type="SEQ_CLS"))
+
+
 def both_active(params: dict[str, Any]) -> Any:
     model = peft.get_peft_model(base(), peft.LoraConfig(r=2, target_modules=["query"]))
     model.add_adapter("second", peft.LoraConfig(r=3, target_modules=["value"]))
@@ -175,6 +187,10 @@ def both_active(params: dict[str, Any]) -> Any:
             ),
         ),
         (with_a_head, r"base_model\.model\.classifier\.bias\. .* \(modules_to_save=\['classifier'\]\)"),
+        (
+            with_batch_norm,
+            r": base_model\.model\.dropout\.running_mean\. .* \(modules_to_save=\['dropout'\]\)",
+        ),
         (
             both_active,
             r"2 active adapters \('default', 'second'\), but PEFT loads one from a folder\. Keep .* model\.save",

@@ -151,7 +151,7 @@ CASES: list[tuple[str, Callable[[], Any], Any, dict[str, torch.Tensor], str]] = 
         {"input_ids": IDS, "labels": CLASSES.float()},
         (
             r"float32 \(4,\) do not fit logits float32 \(4, 3\); there must be a share, float32, for each class"
-            r", or an integer for each row, the number of its class\. .* Classes are integers: labels\.astype\('int64'\)"
+            r", or an integer for each row, the number of it.* Classes are integers: labels\.astype\('int64'\)"
         ),
     ),
     (

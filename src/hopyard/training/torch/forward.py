@@ -31,8 +31,8 @@ Caller: TypeAlias = Callable[[torch.nn.Module, Mapping[str, Any]], Any]
 S = TypeVar("S", bound=Callable[..., dict[str, Any]])
 
 
-class Kind(NamedTuple):
-    """Kind of a step that is known.
+class KnownStep(NamedTuple):
+    """A step of Hopyard's own, of which more is known than that it can be called.
 
     Attributes:
         call: predicts with a model of the step; the outputs have ``logits``.
@@ -43,10 +43,10 @@ class Kind(NamedTuple):
     check: Callable[[torch.nn.Module, Batch], None]
 
 
-_kinds: dict[Any, Kind] = {}
+_kinds: dict[Any, KnownStep] = {}
 
 
-def step_of(kind: Kind) -> Callable[[S], S]:
+def step_of(kind: KnownStep) -> Callable[[S], S]:
     """Mark a step as one of a kind."""
 
     def marked(step: S) -> S:
@@ -56,7 +56,7 @@ def step_of(kind: Kind) -> Callable[[S], S]:
     return marked
 
 
-def _kind_of(step: Step | None) -> Kind | None:
+def _kind_of(step: Step | None) -> KnownStep | None:
     while isinstance(step, functools.partial):
         step = step.func
     return _kinds.get(step) if isinstance(step, Hashable) else None

@@ -16,6 +16,8 @@ from hopyard.storage.oserrors import write_errors
 from hopyard.storage.temporary import temporary_name
 from hopyard.wording import counted, some_names
 
+_COMPILED = "_orig_mod."
+
 
 def export_adapter(module: nn.Module, path: Path) -> Path:
     """Write the adapters of a model to a new folder, as ``PeftModel.from_pretrained`` reads them.
@@ -53,6 +55,7 @@ def export_adapter(module: nn.Module, path: Path) -> Path:
                 for written in list((unfinished / name).iterdir()):
                     files.rename(written, unfinished / written.name)
                 files.remove_directory(unfinished / name)
+            _as_not_compiled(unfinished)
             for written in unfinished.rglob("*"):
                 if written.is_file():  # safetensors are for the user alone otherwise
                     files.give_usual_rights(written)
@@ -63,6 +66,18 @@ def export_adapter(module: nn.Module, path: Path) -> Path:
         finally:
             files.remove_tree(unfinished)
     return path
+
+
+def _as_not_compiled(folder: Path) -> None:
+    """Name tensors within modules that ``torch.compile`` has wrapped as those of modules that it has not: others would
+    be loaded as if they were not there."""
+    from safetensors.torch import load_file, save_file
+
+    path = folder / "adapter_model.safetensors"
+    tensors = load_file(path)
+    if any(_COMPILED in name for name in tensors):
+        plain = {name.replace(_COMPILED, ""): tensor for name, tensor in tensors.items()}
+        save_file(plain, path, metadata={"format": "pt"})
 
 
 def _active(module: Any) -> str:
@@ -89,7 +104,11 @@ def _left_out(module: Any, name: str) -> list[str]:
     saved = {value.data_ptr() for value in written if isinstance(value, torch.Tensor)}
     trained = [(own, tensor) for own, tensor in module.named_parameters() if tensor.requires_grad]
     # PEFT puts the name of the adapter into the names of its tensors. Some it writes as others: an encoder's prompts.
-    return [own for own, tensor in trained if tensor.data_ptr() not in saved and name not in own.split(".")]
+    trained = [(own, tensor) for own, tensor in trained if name not in own.split(".")]
+    for within, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._NormBase) and part.running_mean is not None:
+            trained.append((f"{within}.running_mean", part.running_mean))
+    return [own for own, tensor in trained if tensor.data_ptr() not in saved]
 
 
 def _modules(names: Sequence[str]) -> list[str]:

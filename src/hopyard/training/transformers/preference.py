@@ -16,7 +16,7 @@ from torch.nn.functional import logsigmoid
 
 from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError
-from hopyard.training.torch.forward import Kind, step_of
+from hopyard.training.torch.forward import KnownStep, step_of
 from hopyard.training.transformers import faults
 from hopyard.training.transformers.steps import (
     column,
@@ -38,7 +38,7 @@ def _check(model: nn.Module, batch: Batch) -> None:
             raise EstimatorError(found)
 
 
-@step_of(Kind(outputs_of, _check))
+@step_of(KnownStep(outputs_of, _check))
 def dpo(model: nn.Module, batch: Batch, *, beta: float = 0.1, label_smoothing: float = 0.0) -> dict[str, Any]:
     """Step of direct preference optimisation: the model is to prefer the chosen answer to the rejected one by more than
     a reference does.

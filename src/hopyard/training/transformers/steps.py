@@ -22,7 +22,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from hopyard.checks import number
 from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError
-from hopyard.training.torch.forward import Kind, shape_of, step_of
+from hopyard.training.torch.forward import KnownStep, shape_of, step_of
 from hopyard.training.transformers import faults
 from hopyard.training.transformers.quantized import gradients_checked
 from hopyard.wording import nearest
@@ -50,8 +50,8 @@ def outputs_of(model: nn.Module, arguments: Mapping[str, Any]) -> Any:
     return _called(model, known, arguments, "")
 
 
-def _kind(classes_of: Callable[[Any], int]) -> Kind:
-    """Kind of a step, whose labels are of ``classes_of(model)`` classes or tokens; 0: that is not known."""
+def _kind(classes_of: Callable[[Any], int]) -> KnownStep:
+    """What is known of a step whose labels are of ``classes_of(model)`` classes or tokens; 0: that is not known."""
 
     def check(model: nn.Module, batch: Batch) -> None:
         """Look at a batch before it is computed: on a GPU, the process is of no use after most of its faults."""
@@ -62,7 +62,7 @@ def _kind(classes_of: Callable[[Any], int]) -> Kind:
         if found:
             raise EstimatorError(found)
 
-    return Kind(outputs_of, check)
+    return KnownStep(outputs_of, check)
 
 
 def _classes(model: Any) -> int:
