@@ -589,7 +589,8 @@ class Another(TrialEstimator):
 def test_a_trial_of_another_framework_is_refused() -> None:
     with pytest.raises(
         EstimatorError,
-        match=r"^Another is of a trial that trains in one process, but slots_per_trial is 2\. .* 1, or",
+        match=r"^resources\.slots_per_trial is 2, but several processes train only a TorchTrial or a function "
+        r"together\. Write slots_per_trial: 1, or make the trial one of these\.$",
     ):
         together(lambda params: Another(), {}, 2)
 

@@ -209,29 +209,33 @@ STUMBLES = """
 
 
 @pytest.mark.parametrize(
-    ("how", "backend", "trial"),
+    ("how", "backend", "trial", "length"),
     [
-        ('raise ConnectionError("the server is gone")', InlineBackend, NOISY),
-        ("import os; os.kill(os.getpid(), 9)", LocalBackend, NOISY),
-        ("raise KeyboardInterrupt", InlineBackend, SHUFFLED),
+        ('raise ConnectionError("the server is gone")', InlineBackend, NOISY, {"epochs": 2}),
+        ("import os; os.kill(os.getpid(), 9)", LocalBackend, NOISY, {"epochs": 2}),
+        ("raise KeyboardInterrupt", InlineBackend, SHUFFLED, {"epochs": 2}),
+        ("raise KeyboardInterrupt", InlineBackend, NOISY, {"batches": 23}),
     ],
-    ids=["error", "worker killed", "driver interrupted"],
+    ids=["error", "worker killed", "driver interrupted", "driver interrupted, a length in batches"],
 )
 def test_whatever_interrupts_a_trial_it_goes_on_to_the_same_result(
     how: str,
     backend: Any,
     trial: str,
+    length: dict[str, int],
     definition: Callable[..., Path],
     experiment: Callable[..., Run],
     tmp_path: Path,
 ) -> None:
+    searcher = {"name": "single", "metric": "accuracy", "max_length": length}
     code = trial.replace(
         "    def train_batch(self, batch, model):\n        x, y = batch\n", STUMBLES.format(how=how)
     )
     assert how in code
     (tmp_path / "calm").touch()
-    undisturbed = experiment(definition(code), store="calm-store", data={"mark": str(tmp_path / "calm")})
-    folder, fields = definition(code), {"data": {"mark": str(tmp_path / "mark")}}
+    calm = {"data": {"mark": str(tmp_path / "calm")}, "searcher": searcher}
+    undisturbed = experiment(definition(code), store="calm-store", **calm)
+    folder, fields = definition(code), {**calm, "data": {"mark": str(tmp_path / "mark")}}
     workers = backend() if backend is InlineBackend else backend(num_workers=1)
     if "KeyboardInterrupt" in how:
         with pytest.raises(KeyboardInterrupt):

@@ -131,6 +131,8 @@ def test_whatever_a_field_of_a_record_is_no_reader_fails_without_words(
         ("finish", ("status",), 3, f"{_RECORD} (TypeError('a status is a word, not 3')). {_NEXT}"),
         ("run", ("created",), "today", f"{_FIRST} has 'today' as created, which is a time in seconds since 1970. "),
         ("run", ("settings", "data"), _ABSENT, f"{_FIRST} has no settings.data, which is there in every run. {_MEND}"),
+        ("run", ("passes",), 7, f"{_FIRST} has '7' as passes, which is an object with batches, round_batches, "),
+        ("run", ("passes",), {"visits": 2}, "each a whole number above 0. Restore its journal from a copy"),
         ("run", ("format", "flags"), 7, "run odd in {url} has no readable format header: "),
     ],
     ids=lambda value: str(value)[:12],

@@ -84,8 +84,8 @@ def together(function: Callable[[dict[str, Any]], Estimator], params: dict[str, 
     own = shared.build()
     if not isinstance(own, TorchTrialEstimator | FunctionEstimator):
         raise EstimatorError(
-            f"{type(own).__name__} is of a trial that trains in one process, but slots_per_trial is {size}. Write "
-            "slots_per_trial: 1, or make it a TorchTrial or a function."
+            f"resources.slots_per_trial is {size}, but several processes train only a TorchTrial or a function "
+            "together. Write slots_per_trial: 1, or make the trial one of these."
         )
     return SharedEstimator(own, shared)
 
