@@ -203,6 +203,8 @@ class Forward:
                 # The columns of a step are arguments by their names.
                 keywords = keywords or dict(zip(self.binding.model_columns, arguments, strict=True))
                 return self._kind.call(self.module, keywords)
+        except EstimatorError:  # says all
+            raise
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             given = [shape_of(value) for value in arguments]
             given += [f"{name}={shape_of(value)}" for name, value in keywords.items()]
