@@ -447,13 +447,19 @@ def test_trials_have_temporary_files_of_their_own(folder: Path, programs: str) -
         pytest.skip("the tests' temporary files are not in /tmp")
     (folder / "trials").mkdir()
     (folder / "trials").chmod(0o777)
+    used = [Path(place).resolve() for place in (sys.prefix, __file__)]  # a checkout may lie in /tmp itself
+    own = {place.relative_to("/tmp").parts[0] for place in used if place.is_relative_to("/tmp")}
     for trial in ("1", "2"):
-        made = f"private_tmp(folder / 'trials' / '{trial}', [folder, folder / 'source', Path('/usr')])"
+        kept = ["/usr", *(f"/tmp/{name}" for name in sorted(own))]
+        made = (
+            f"private_tmp(folder / 'trials' / '{trial}', [folder, folder / 'source', *map(Path, {kept!r})])"
+        )
         fields = json.loads(as_somebody(folder, f"print(json.dumps([vars(each) for each in {made}]))"))
         name = f"data-of-{folder.name}"
         lines = f"ls /tmp; echo {trial} > /tmp/{name}; cat /tmp/{name}; ls source; pwd"
         printed = run(folder, [Mount(**each) for each in fields], lines, programs)
-        assert printed == f"{folder.name}\n{trial}\nof-source\n{folder}\n"
+        listed = "".join(f"{each}\n" for each in sorted({folder.name, *own}))
+        assert printed == f"{listed}{trial}\nof-source\n{folder}\n"
         assert (folder / "trials" / trial / name).read_text() == f"{trial}\n"
         assert not Path("/tmp", name).exists()
 

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import pickle
-import select
+import selectors
 import socket
 import struct
 import subprocess
@@ -277,10 +277,18 @@ def resetting(url: str, sign: bytes) -> Iterator[tuple[str, list[int]]]:
     host, port = urlsplit(url).netloc.rsplit(":", 1)
 
     def serve(client: socket.socket) -> None:
-        with client, socket.create_connection((host, int(port))) as server, contextlib.suppress(OSError):
+        with (
+            client,
+            socket.create_connection((host, int(port))) as server,
+            selectors.DefaultSelector() as waiting,
+            contextlib.suppress(OSError),
+        ):
             ends = {client: server, server: client}
+            for end in ends:
+                waiting.register(end, selectors.EVENT_READ)
             while True:
-                for ready in select.select(list(ends), [], [])[0]:
+                for ready in [key.fileobj for key, _ in waiting.select()]:
+                    assert isinstance(ready, socket.socket)
                     data = ready.recv(1 << 16)
                     if ready is client and sign in data and not resets:
                         resets.append(1)
