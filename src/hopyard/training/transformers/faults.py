@@ -47,10 +47,10 @@ def _of_ids(model: Any, column: str, ids: torch.Tensor) -> str:
     )
 
 
-def _words(model: Any) -> int:
-    """How many tokens a model has; 0: that is not known."""
+def _words(model: Any, embeddings: str = "get_input_embeddings") -> int:
+    """How many tokens a model has, by one of its methods; 0: that is not known."""
     try:
-        weight = model.get_input_embeddings().weight
+        weight = getattr(model, embeddings)().weight
     except (AttributeError, NotImplementedError):
         return 0
     return int(weight.shape[0])
@@ -58,11 +58,7 @@ def _words(model: Any) -> int:
 
 def words_out(model: Any) -> int:
     """How many tokens a language model tells apart; 0: that is not known."""
-    try:
-        weight = model.get_output_embeddings().weight
-    except (AttributeError, NotImplementedError):
-        return 0
-    return int(weight.shape[0])
+    return _words(model, "get_output_embeddings")
 
 
 def _of_positions(model: Any, arguments: Mapping[str, Any]) -> str:

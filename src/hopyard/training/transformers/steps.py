@@ -40,13 +40,12 @@ def outputs_of(model: nn.Module, arguments: Mapping[str, Any]) -> Any:
         EstimatorError: it has no such parameter.
     """
     known = _parameters(model)
-    for name in arguments:
-        if known and name not in known:
-            raise EstimatorError(
-                f"The model is to predict from {', '.join(arguments)}, but {name!r} is no argument of {_name(model)}"
-                f"{nearest(name, known, '.')} Say which columns it takes when it predicts: "
-                f"inputs={{'input_ids': {next(iter(arguments))!r}}}."
-            )
+    for name in _unknown(known, arguments):
+        raise EstimatorError(
+            f"The model is to predict from {', '.join(arguments)}, but {name!r} is no argument of {_name(model)}"
+            f"{nearest(name, known, '.')} Say which columns it takes when it predicts: "
+            f"inputs={{'input_ids': {next(iter(arguments))!r}}}."
+        )
     return _called(model, known, arguments, "")
 
 
@@ -265,13 +264,12 @@ def logits_of(model: nn.Module, arguments: Mapping[str, Any], prefix: str = "") 
             cannot take the tokens.
     """
     known = _parameters(model)
-    for name in arguments:
-        if known and name not in known:
-            raise EstimatorError(
-                f"The batch has the column {name!r}, which is no argument of {_name(model)}{nearest(name, known, '.')} "
-                f"Name the columns that it takes in feature_columns, and `labels` in label_columns. Its arguments are "
-                f"{', '.join(known)}."
-            )
+    for name in _unknown(known, arguments):
+        raise EstimatorError(
+            f"The batch has the column {name!r}, which is no argument of {_name(model)}{nearest(name, known, '.')} "
+            f"Name the columns that it takes in feature_columns, and `labels` in label_columns. Its arguments are "
+            f"{', '.join(known)}."
+        )
     with gradients_checked(model):
         outputs = _called(model, known, arguments, prefix)
     logits = getattr(outputs, "logits", None)
@@ -282,6 +280,11 @@ def logits_of(model: nn.Module, arguments: Mapping[str, Any], prefix: str = "") 
             "AutoModelForTokenClassification does."
         )
     return logits
+
+
+def _unknown(known: Sequence[str], arguments: Mapping[str, Any]) -> list[str]:
+    """Arguments that are none of a model with these parameters; a model without any takes all."""
+    return [name for name in arguments if known and name not in known]
 
 
 def _called(model: nn.Module, known: Sequence[str], arguments: Mapping[str, Any], prefix: str) -> Any:
