@@ -176,6 +176,15 @@ def both_active(params: dict[str, Any]) -> Any:
     return model
 
 
+class Wrapped(torch.nn.Module):
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, input_ids: torch.Tensor) -> Any:
+        return self.inner(input_ids=input_ids)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -195,32 +204,6 @@ def both_active(params: dict[str, Any]) -> Any:
             both_active,
             r"2 active adapters \('default', 'second'\), but PEFT loads one from a folder\. Keep .* model\.save",
         ),
-    ],
-)
-def test_a_folder_that_would_make_another_model_is_refused(make: Any, message: str, tmp_path: Path) -> None:
-    model = search(make).fit(rows())
-    with pytest.raises(UsageError, match=message):
-        model.adapter(tmp_path / "adapter")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_modules_to_save_are_in_the_folder(tmp_path: Path) -> None:
-    model = search(lambda params: with_norms(params, modules_to_save=["LayerNorm"])).fit(rows())
-    assert_peft_loads_the_model(model, model.adapter(tmp_path / "adapter"))
-
-
-class Wrapped(torch.nn.Module):
-    def __init__(self, inner: torch.nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, input_ids: torch.Tensor) -> Any:
-        return self.inner(input_ids=input_ids)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
         (
             lambda params: base(),
             r"a BertForSequenceClassification without adapters of PEFT\. .* give the estimator peft\.get_peft_model",
@@ -231,11 +214,16 @@ class Wrapped(torch.nn.Module):
         ),
     ],
 )
-def test_a_model_without_adapters_is_refused(make: Any, message: str, tmp_path: Path) -> None:
+def test_what_is_no_adapter_alone_is_refused(make: Any, message: str, tmp_path: Path) -> None:
     model = search(make).fit(rows())
     with pytest.raises(UsageError, match=message):
         model.adapter(tmp_path / "adapter")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_modules_to_save_are_in_the_folder(tmp_path: Path) -> None:
+    model = search(lambda params: with_norms(params, modules_to_save=["LayerNorm"])).fit(rows())
+    assert_peft_loads_the_model(model, model.adapter(tmp_path / "adapter"))
 
 
 @pytest.mark.parametrize("shared", [False, True])
