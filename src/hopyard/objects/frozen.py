@@ -4,7 +4,7 @@ They lie in files beside the runs. A state refers to such a file as to one of it
 ``frozen/``, which the folder of a run resolves. Each file has a folder of its own, ``<digest>-<number>``:
 
 ============================  ===============================================================
-``<digest>.safetensors``      the file
+``<digest>.safetensors``      the file; or the places of its tensors in files elsewhere
 ``marks/<run>``               a run that uses it
 ``going/<token>``             a deletion that is about to happen
 ============================  ===============================================================
@@ -18,9 +18,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hopyard.errors import CorruptError, NotFoundError
-from hopyard.objects.states import FROZEN, file_name, files_if_whole, own_tensors, save_state, state_digest
+from hopyard.objects.elsewhere import Elsewhere, Found
+from hopyard.objects.states import (
+    FROZEN,
+    file_name,
+    files_if_whole,
+    own_tensors,
+    save_references,
+    save_state,
+    state_digest,
+)
 from hopyard.objects.tensors import Tensor
 from hopyard.storage import Store
 from hopyard.storage.base import PrefixStore
@@ -84,16 +94,26 @@ class FrozenTensors:
         """
         if sum(tensor.nbytes for tensor in tensors.values()) < _SMALLEST:
             return {}
+        if missing := self._missing(tensors):
+            self._write(missing)
+            self.written += sum(tensor.nbytes for tensor in missing.values())
+        found = {digest: self._known[digest] for digest in tensors}
+        return {digest: (f"{FROZEN}/{_file(folder)}", size) for digest, (folder, size) in found.items()}
+
+    def refer(self, lent: Found) -> None:
+        """Take tensors from where they lie: those that are in no file are read there from now on, and not written."""
+        if missing := self._missing(lent.tensors):
+            slots = {digest: lent.elsewhere.slots[digest] for digest in missing}
+            self._write(missing, replace(lent.elsewhere, slots=slots))
+
+    def _missing(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those of some tensors, by digest, that no file has which this run can use; it uses the others."""
         if not tensors.keys() <= self._known.keys():
             self._look()
         for folder in {self._known[digest][0] for digest in tensors if digest in self._known}:
             if not self._use(folder):
                 self._forget(folder)
-        missing = {digest: tensors[digest] for digest in sorted(tensors) if digest not in self._known}
-        if missing:
-            self._write(missing)
-        found = {digest: self._known[digest] for digest in tensors}
-        return {digest: (f"{FROZEN}/{_file(folder)}", size) for digest, (folder, size) in found.items()}
+        return {digest: tensors[digest] for digest in sorted(tensors) if digest not in self._known}
 
     def release(self) -> None:
         """Delete the marks of this run, and of those whose folders are gone; and the files without a mark."""
@@ -154,9 +174,9 @@ class FrozenTensors:
     def _is_going(self, folder: str) -> bool:
         return bool(self._store.names(f"{folder}/{_GOING}"))
 
-    def _write(self, tensors: Mapping[str, Tensor]) -> None:
-        """Write a file of tensors that no file has, or that none has for long. Processes that do so at once write the
-        same file."""
+    def _write(self, tensors: Mapping[str, Tensor], elsewhere: Elsewhere | None = None) -> None:
+        """Write a file of tensors that no file has, or that none has for long; or of where they lie. Processes that do
+        so at once write the same file."""
         digest, number = state_digest(tensors), 0
         while True:
             folder = f"{digest}-{number}"
@@ -164,11 +184,12 @@ class FrozenTensors:
             if not self._is_going(folder):
                 break
             number += 1
-        save_state(self._store.at(folder), dict(tensors))
+        if elsewhere is None:
+            save_state(self._store.at(folder), dict(tensors))
+        else:
+            save_references(self._store.at(folder), tensors, elsewhere)
         _marked.add((self._store.url, folder, self._run_id))
-        sizes = {digest: tensor.nbytes for digest, tensor in tensors.items()}
-        self.written += sum(sizes.values())
-        self._note(folder, sizes)
+        self._note(folder, {digest: tensor.nbytes for digest, tensor in tensors.items()})
 
 
 def _file(folder: str) -> str:

@@ -9,13 +9,15 @@ position, so a state that is saved again in full may replace its file while othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hopyard.errors import CorruptError, NotFoundError, UsageError
 from hopyard.objects.digests import digest_json
-from hopyard.objects.tensorfile import Bytes, TensorFile, wire, write_file
+from hopyard.objects.elsewhere import Elsewhere
+from hopyard.objects.safetensorsfile import Bytes, wire
+from hopyard.objects.tensorfile import TensorFile, write_file
 from hopyard.objects.tensors import Tensor
 from hopyard.objects.tree import Tree, flatten, unflatten
 from hopyard.storage import Store
@@ -160,6 +162,18 @@ def save_state(
     return _save(store, rest, previous, frozen, saved, list(tree))
 
 
+def save_references(store: Store, tensors: Mapping[str, Tensor], elsewhere: Elsewhere) -> None:
+    """Save the state ``tensors`` in a file that has none of their bytes: they are read where they lie.
+
+    Args:
+        tensors: by digest; only that, dtypes and shapes are looked at.
+        elsewhere: the place of each.
+    """
+    found, skeleton = flatten(dict(tensors))
+    rest = {"skeleton": skeleton, "order": [], "parts": ()}
+    _write(store, file_name(state_digest(dict(tensors))), found, {}, rest, elsewhere)
+
+
 def state_digest(tree: Tree) -> str:
     """The digest that ``save_state`` would give ``tree``, saved without parts; nothing is written."""
     tensors, skeleton = flatten(tree)
@@ -246,8 +260,10 @@ def _write(
     tensors: dict[str, Tensor],
     held: dict[str, tuple[str, int]],
     rest: dict[str, Any],
+    elsewhere: Elsewhere | None = None,
 ) -> list[str]:
-    """Write the file ``name`` of all tensors that are not held elsewhere; returns the files of the state."""
+    """Write the file ``name`` of all tensors that other files do not hold, or of where they lie; returns the files of
+    the state."""
     own = {tensor.digest: path for path, tensor in reversed(tensors.items()) if tensor.digest not in held}
     written = {path: tensors[path] for path in own.values()}
     sizes = {name: sum(tensor.nbytes for tensor in written.values()), **dict(held.values())}
@@ -263,7 +279,7 @@ def _write(
         "order": rest["order"],
         "parts": [(key, part.to_json()) for key, part in rest["parts"]],
     }
-    write_file(store, name, written, manifest)
+    write_file(store, name, written if elsewhere is None else {}, manifest, elsewhere)
     return list(sizes)
 
 
@@ -271,13 +287,14 @@ def files_if_whole(store: Store, name: str) -> list[str] | None:
     """The files of a state that is there already; None if one of them is gone or damaged.
 
     On a disk every byte is compared: it may have been written without ``sync`` before power failed, and then a file of
-    the right size holds zeros.
+    the right size holds zeros. What lies elsewhere may be changed by others.
     """
     try:
         file = TensorFile(store, name)
         manifest = _Manifest(file, name)
-        if store.path(name) is not None:
-            _read_tensors(store, file, manifest, True, {}, lambda nbytes: None)
+        if file.is_near:
+            for _ in _tensors(store, file, manifest, True, (), lambda nbytes: None):
+                pass  # each is compared, and let go
     except (CorruptError, NotFoundError):
         return None
     files = list(manifest.files)
@@ -371,17 +388,34 @@ def _read_tensors(
     on_read: Callable[[int], object],
 ) -> None:
     """Add the tensors of the manifest that are not found yet, by digest."""
+    for digest, tensor in _tensors(store, file, manifest, verify, tuple(found), on_read):
+        found[digest] = tensor
+
+
+def _tensors(
+    store: Store,
+    file: TensorFile,
+    manifest: _Manifest,
+    verify: bool,
+    found: Collection[str],
+    on_read: Callable[[int], object],
+) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of the manifest but for those that are found already, by digest: from files one by one, and over a
+    network together."""
+    known = set(found)
     for number, name in enumerate(manifest.files):
-        wanted = {t.digest: t for t in manifest.tensors if t.file == name and t.digest not in found}
+        wanted = {t.digest: t for t in manifest.tensors if t.file == name and t.digest not in known}
         if number and not wanted:
             continue
         source = _referred(store, name) if number else file
         own = (_Manifest(source, name) if number else manifest).own(name)
         if not wanted.keys() <= own.keys():
             raise source.corrupt("it lacks tensors that another state says it holds")
-        content = source.read(own[digest] for digest in wanted)
-        for digest, tensor in wanted.items():
-            found[digest] = _tensor(source, own[digest], tensor, content[own[digest]], verify)
+        for digests in [[digest] for digest in wanted] if source.is_near else [list(wanted)]:
+            content = source.read(own[digest] for digest in digests)
+            for digest in digests:
+                path = own[digest]
+                yield digest, _tensor(source, path, wanted[digest], content[path], verify)
         on_read(source.bytes_read)
 
 
@@ -390,7 +424,7 @@ def _tensor(source: TensorFile, name: str, stored: _Stored, content: Bytes, veri
     if (slot.dtype, slot.shape) != wire(stored.dtype, stored.shape):
         raise source.corrupt(f"its header and its manifest differ about the tensor {name!r}")
     tensor = Tensor(stored.dtype, stored.shape, content)
-    if verify and tensor.digest != stored.digest:
-        raise source.corrupt(f"the bytes of the tensor {name!r} have changed")
+    if (verify or slot.file) and tensor.digest != stored.digest:
+        raise source.changed(name)
     tensor.know(stored.digest)
     return tensor

@@ -1,115 +1,56 @@
-"""One safetensors file: written without copies, read mapped where the store has files.
+"""Files of states: safetensors files with a manifest, which may also list tensors that lie elsewhere.
 
-Layout (https://github.com/huggingface/safetensors): 8 bytes little-endian length of the header,
-the header (JSON: name to dtype, shape and offsets, and ``__metadata__`` of strings), then the
-tensors' bytes without gaps. The header is padded so that the first tensor is aligned to 64 bytes;
-tensors come widest dtype first, which aligns all to their elements.
+Tensors that lie elsewhere are in safetensors files that belong to somebody else. The metadata say where; the names of
+such tensors are their digests, and they are looked for anew where their file is gone, as a stockroom packs its files
+anew.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
-import mmap
-import os
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
+from hopyard.errors import CorruptError, NotFoundError
+from hopyard.objects.elsewhere import Elsewhere, find_elsewhere
+from hopyard.objects.safetensorsfile import Bytes, SafetensorsFile, TensorSlot, file_pieces, put_pieces
+from hopyard.objects.tensors import Tensor
+from hopyard.storage import Store, open_store
 
-from hopyard.errors import CorruptError
-from hopyard.objects.tensors import ITEM_SIZES, Tensor
-from hopyard.storage import Store, files
-from hopyard.storage.oserrors import write_errors
-from hopyard.storage.temporary import temporary_name
-
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-
-_ALIGNMENT = 64
-_JOINED = 1 << 20  # up to here one copy costs less than a second file operation
-_FIRST_READ = 1 << 15  # of a file that cannot be mapped: holds the header of most
-_LONGEST_HEADER = 100_000_000  # bytes
-_GAP = 1 << 16  # bytes between two tensors that cost less than a request of its own
 _MANIFEST = "hopyard"
+_ELSEWHERE = "hopyard.elsewhere"
+_PUT_BACK = (
+    "Put the file back as it was. Or search again with fresh=True over the same weights, and without frozen_at=, which "
+    "stores them with the runs."
+)
 
 
-@dataclass(frozen=True)
-class TensorSlot:
-    """Place of a tensor: dtype and shape as in the file, bytes [start, stop) of the whole file."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-
-
-def wire(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Dtype and shape of a tensor as its file has them: safetensors has no C128, so that is stored as pairs of F64."""
-    return ("F64", (*shape, 2)) if dtype == "C128" else (dtype, shape)
-
-
-def write_file(store: Store, name: str, tensors: Mapping[str, Tensor], manifest: Any) -> None:
-    """Store the file ``name`` with these tensors and ``manifest`` (a JSON value) in its metadata."""
-    put_pieces(store, name, file_pieces(tensors, {_MANIFEST: json.dumps(manifest, separators=(",", ":"))}))
-
-
-def file_pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
-    """The bytes of a file of these tensors, one piece after the other; tensors are shared, not copied."""
-    ordered = sorted(tensors.items(), key=lambda item: (-ITEM_SIZES[item[1].dtype], item[0]))
-    pieces: list[bytes | memoryview] = [_header(ordered, metadata)]
-    return pieces + [tensor.data.data for _, tensor in ordered if tensor.nbytes]
-
-
-def put_pieces(
-    store: Store,
-    name: str,
-    pieces: Sequence[bytes | memoryview],
-    check: Callable[[Bytes], None] | None = None,
+def write_file(
+    store: Store, name: str, tensors: Mapping[str, Tensor], manifest: Any, elsewhere: Elsewhere | None = None
 ) -> None:
-    """Store the object that these pieces are, one after the other; large ones without a copy in memory.
-
-    Args:
-        check: is given the object as it was written, before anybody can see it; an exception keeps it from being
-            stored. Memory that others may write to while it is stored can have changed by then.
-    """
-    staging = store.staging() if sum(map(len, pieces)) > _JOINED else None
-    if staging is None:
-        data = b"".join(pieces)
-        if check is not None:
-            check(np.frombuffer(data, np.uint8))
-        store.put(name, data)
-        return
-    path = staging / temporary_name()
-    try:
-        with write_errors(path), files.created(path) as fd:
-            files.write_pieces(fd, pieces)
-        if check is not None:
-            check(_map(store, name, path))
-        store.put_file(name, path)
-    finally:
-        files.unlink_quietly(path)
+    """Store the file ``name`` with these tensors, those that it refers to, and ``manifest`` (a JSON value)."""
+    metadata = {_MANIFEST: json.dumps(manifest, separators=(",", ":"))}
+    if elsewhere is not None:
+        metadata[_ELSEWHERE] = elsewhere.to_json()
+    put_pieces(store, name, file_pieces(tensors, metadata))
 
 
-def _header(tensors: Iterable[tuple[str, Tensor]], metadata: Mapping[str, str]) -> bytes:
-    entries: dict[str, Any] = {"__metadata__": metadata}
-    end = 0
-    for name, tensor in tensors:
-        start, end = end, end + tensor.nbytes
-        dtype, shape = wire(tensor.dtype, tensor.shape)
-        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-(8 + len(text)) % _ALIGNMENT)
-    return len(text).to_bytes(8, "little") + text
+class _OwnFile(SafetensorsFile):
+    """A file that ``write_file`` stored."""
+
+    def corrupt(self, reason: str) -> CorruptError:
+        return CorruptError(
+            f"the file {self.place} is not what was written: {reason}. Restore it from a copy, or delete it and run "
+            "again, with fresh=True if the run is finished: what needs it is then made anew."
+        )
 
 
 class TensorFile:
-    """A stored file, open for reading: its manifest, its slots, and the bytes of slots.
+    """A file that ``write_file`` stored, open for reading: its manifest, its slots, and the bytes of slots.
 
     Attributes:
-        bytes_read: how many bytes of it were asked for so far, with the header.
+        elsewhere: the tensors that it refers to; None: it has all itself.
 
     Raises:
         NotFoundError: there is no such file in the store.
@@ -117,123 +58,94 @@ class TensorFile:
     """
 
     def __init__(self, store: Store, name: str) -> None:
-        self._store, self._name = store, name
-        self.bytes_read: int = 0
-        self._begin = b""  # of a file that is not mapped: small ones are read in one request
-        path = store.path(name)
-        self._mapped = None if path is None else _map(store, name, path)
-        size = store.size(name) if self._mapped is None else self._mapped.size
+        self._file = _OwnFile(store, name)
+        self.elsewhere: Elsewhere | None = None
         try:
-            start, metadata, slots = read_header(self._head, size or 0)
-            self.slots: dict[str, TensorSlot] = slots
-            self.manifest: Any = json.loads(metadata[_MANIFEST])
+            self.manifest: Any = json.loads(self._file.metadata[_MANIFEST])
+            if (referred := self._file.metadata.get(_ELSEWHERE)) is not None:
+                self.elsewhere = Elsewhere.from_json(referred)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self.corrupt(f"its header cannot be read ({error})") from None
-        if self._mapped is not None:
-            self.bytes_read = start
-        end = max((slot.stop for slot in self.slots.values()), default=start)
-        if end != size:
-            raise self.corrupt(f"it has {size} bytes, but its header says {end}")
+        self._slots = self._file.slots | dict({} if self.elsewhere is None else self.elsewhere.slots)
+        self._others: dict[str, SafetensorsFile] = {}
+
+    @property
+    def bytes_read(self) -> int:
+        """How many bytes were asked for so far, with the headers."""
+        return self._file.bytes_read + sum(other.bytes_read for other in self._others.values())
+
+    @property
+    def is_near(self) -> bool:
+        """Whether all of its bytes are in files, not behind a network's interface.
+
+        Raises:
+            NotFoundError: a file elsewhere is gone.
+        """
+        return self._file.is_near and all(other.is_near for other in self._open_others().values())
 
     def corrupt(self, reason: str) -> CorruptError:
         """The error for content that is not what was written."""
-        file = self._store.path(self._name) or f"{self._name} in {self._store.url}"
+        return self._file.corrupt(reason)
+
+    def changed(self, name: str) -> CorruptError:
+        """The error for a tensor whose bytes are not those that were written, or referred to."""
+        slot = self.slot(name)
+        if not slot.file:
+            return self.corrupt(f"the bytes of the tensor {name!r} have changed")
         return CorruptError(
-            f"the file {file} is not what was written: {reason}. Restore it from a copy, or delete it and run again, "
-            "with fresh=True if the run is finished: what needs it is then made anew."
+            f"the file {self._open_others()[slot.file].place}, in which a run has frozen tensors (frozen_at=), is not "
+            f"what it was: a tensor of {slot.dtype} {[*slot.shape]} has other bytes. {_PUT_BACK}"
         )
 
     def read(self, names: Iterable[str]) -> dict[str, Bytes]:
-        """Read-only bytes of these slots; of a file that is not mapped, slots beside each other in one request."""
-        slots = {name: self.slot(name) for name in names}
-        if self._mapped is not None:
-            self.bytes_read += sum(slot.stop - slot.start for slot in slots.values())
-            return {name: self._mapped[slot.start : slot.stop] for name, slot in slots.items()}
-        spans = _spans(slots.values())
-        content = [np.frombuffer(self._get(start, stop - start), np.uint8) for start, stop in spans]
+        """Read-only bytes of these slots.
+
+        Raises:
+            NotFoundError: a file elsewhere is gone.
+        """
+        others = self._open_others()
+        by_file: dict[str, dict[str, TensorSlot]] = {}
+        for name in names:
+            slot = self.slot(name)
+            by_file.setdefault(slot.file, {})[name] = slot
         found: dict[str, Bytes] = {}
-        for name, slot in slots.items():
-            number = bisect_right(spans, slot.start, key=lambda span: span[0]) - 1
-            first = spans[number][0]
-            found[name] = content[number][slot.start - first : slot.stop - first]
+        for file, slots in by_file.items():
+            other = others[file] if file else self._file
+            for name, slot in slots.items():
+                if slot.stop > other.size:
+                    raise self.changed(name)
+            found |= other.read(slots)
         return found
 
     def slot(self, name: str) -> TensorSlot:
         """Slot of the tensor ``name``."""
-        if name not in self.slots:
+        if name not in self._slots:
             raise self.corrupt(f"its header lacks the tensor {name!r}")
-        return self.slots[name]
+        return self._slots[name]
 
-    def _head(self, start: int, length: int) -> bytes:
-        if self._mapped is None:
-            return self._get(start, length)
-        return self._mapped[start : start + length].tobytes()
-
-    def _get(self, start: int, length: int) -> bytes:
-        if self._begin and start + length <= len(self._begin):
-            return self._begin[start : start + length]
-        self.bytes_read += length
-        data = self._store.get(self._name, start, length)
-        if start == 0:
-            self._begin = data[:_FIRST_READ]
-        return data
-
-
-def _spans(slots: Iterable[TensorSlot]) -> list[tuple[int, int]]:
-    """The ranges [start, stop) to be read, in order, so that each slot is within one of them."""
-    spans: list[tuple[int, int]] = []
-    for slot in sorted(slots, key=lambda slot: slot.start):
-        if spans and slot.start - spans[-1][1] <= _GAP:
-            spans[-1] = spans[-1][0], slot.stop
-        else:
-            spans.append((slot.start, slot.stop))
-    return spans
+    def _open_others(self) -> dict[str, SafetensorsFile]:
+        """The files elsewhere, by name. Tensors whose file is gone are looked for in all that are there."""
+        if self.elsewhere is None or self._others:
+            return self._others
+        store, slots = open_store(self.elsewhere.url), dict(self.elsewhere.slots)
+        files = {file: _opened(store, file) for file in {slot.file for slot in slots.values()}}
+        gone = [file for file, opened in files.items() if opened is None]
+        if gone:
+            with contextlib.suppress(NotFoundError):
+                slots |= find_elsewhere(store).elsewhere.slots
+            if any(slots[name].file in gone for name in self.elsewhere.slots):
+                raise NotFoundError(
+                    f"{gone[0]} in {store.url} is gone, in which a run has frozen tensors (frozen_at=). {_PUT_BACK}"
+                )
+            self._slots |= {name: slots[name] for name in self.elsewhere.slots}
+            files |= {slot.file: _opened(store, slot.file) for slot in self._slots.values() if slot.file}
+        self._others = {file: opened for file, opened in files.items() if opened is not None}
+        return self._others
 
 
-def read_header(
-    read: Callable[[int, int], bytes], size: int
-) -> tuple[int, dict[str, str], dict[str, TensorSlot]]:
-    """Offset of the first tensor in a file of ``size`` bytes, and the file's metadata and slots.
-
-    Args:
-        read: (start, length) -> these bytes of the file.
-
-    Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is no header; the message says what is wrong with it.
-    """
-    head = read(0, min(size, _FIRST_READ))
-    start = 8 + int.from_bytes(head[:8], "little")
-    if len(head) < 8 or start > size:
-        raise ValueError(f"{size} bytes are too few")
-    if start > _LONGEST_HEADER:
-        raise ValueError(f"a header of {start} bytes, where safetensors has at most {_LONGEST_HEADER}")
-    text = head[8:start] + (read(len(head), start - len(head)) if start > len(head) else b"")
+def _opened(store: Store, file: str) -> SafetensorsFile | None:
+    """A file elsewhere, or None if it is gone."""
     try:
-        entries = json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
-    metadata = entries.pop("__metadata__", {})
-    return start, metadata, {name: _slot(entry, start) for name, entry in entries.items()}
-
-
-def _slot(entry: dict[str, Any], base: int) -> TensorSlot:
-    shape = tuple(entry["shape"])
-    start, stop = entry["data_offsets"]
-    if any(type(number) is not int or number < 0 for number in (*shape, start, stop)):
-        raise ValueError(f"{shape} at {start}..{stop} are no lengths and offsets")
-    if not 0 <= start <= stop or stop - start != ITEM_SIZES[entry["dtype"]] * math.prod(shape):
-        raise ValueError(f"a tensor of {shape} {entry['dtype']} cannot be bytes {start}..{stop}")
-    return TensorSlot(entry["dtype"], shape, base + start, base + stop)
-
-
-def _map(store: Store, name: str, path: Path) -> Bytes:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return np.frombuffer(store.get(name), np.uint8)  # says what is wrong in the store's words
-    try:
-        if os.fstat(fd).st_size == 0:
-            return np.empty(0, np.uint8)  # cannot be mapped, and is no file of tensors either
-        return np.frombuffer(mmap.mmap(fd, 0, access=mmap.ACCESS_READ), np.uint8)
-    finally:
-        os.close(fd)
+        return SafetensorsFile(store, file, maps=False)
+    except NotFoundError:
+        return None

@@ -1,7 +1,7 @@
 """Training on a worker: estimators' common part, units, metrics. Frameworks are in folders of their own."""
 
 from hopyard.training.build import build_replica
-from hopyard.training.check import Check, check_trial
+from hopyard.training.check import Check, FrozenTensor, check_trial
 from hopyard.training.kept import has_trunk, with_estimator
 from hopyard.training.probe import Probe, probe_packs
 from hopyard.training.program import Program, load_program, pickled, save_program
@@ -11,6 +11,7 @@ from hopyard.training.unit import run_unit
 
 __all__ = [
     "Check",
+    "FrozenTensor",
     "Probe",
     "Program",
     "UnitRequest",

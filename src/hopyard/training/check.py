@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hopyard.errors import DivergedError, Evidence, Preempted, StorageError, WorkerError
+from hopyard.objects import flatten
 from hopyard.training.build import build_in_session
 from hopyard.training.estimator import OneBatch, Visit
 from hopyard.training.evidence import gather
@@ -16,6 +17,15 @@ from hopyard.training.hiding import hidden_advice
 from hopyard.training.not_finite import columns_not_finite
 from hopyard.training.program import Program
 from hopyard.training.session import Session
+
+
+class FrozenTensor(NamedTuple):
+    """A tensor of a trial's state that training does not change."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -30,6 +40,7 @@ class Check:
         weight_column: the column of row weights, or None.
         alone: why models like this one train alone; empty: they may train together.
         base_weights: digest of the base, as this worker makes it; None: there is none.
+        frozen: the tensors that training does not change, by digest.
     """
 
     evidence: Evidence | None
@@ -39,6 +50,7 @@ class Check:
     weight_column: str | None = None
     alone: str = ""
     base_weights: str | None = None
+    frozen: Mapping[str, FrozenTensor] = field(default_factory=dict)
 
 
 _OWN_TRUNKS = (
@@ -79,7 +91,11 @@ def check_trial(
             hidden = hidden_advice(replica.hidden_state())
             phase = "validate"
             measured = tuple(replica.validate(visit).compute())
-            replica.state()
+            frozen = {
+                tensor.digest: FrozenTensor(path, tensor.dtype, tensor.shape, tensor.nbytes)
+                for path, tensor in flatten(replica.state())[0].items()
+                if tensor.is_frozen
+            }
             phase = "build"
             trunk, asks_epochs = replica.trunk_weights, replica.asks_epochs()
             weight_column = replica.weight_column
@@ -93,4 +109,6 @@ def check_trial(
         return Check(gather(error, phase, None))
     weight = learned.get("loss", [0.0, 1.0])[1]
     advice = [hidden, "" if weight else _NOTHING_LEARNED, "" if other.trunk_weights == trunk else _OWN_TRUNKS]
-    return Check(None, measured, "\n".join(filter(None, advice)), asks_epochs, weight_column, alone, base)
+    return Check(
+        None, measured, "\n".join(filter(None, advice)), asks_epochs, weight_column, alone, base, frozen
+    )

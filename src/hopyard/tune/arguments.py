@@ -24,6 +24,7 @@ from hopyard.search.spaces import check_space, checked_space, named_code, space_
 from hopyard.storage import Store
 from hopyard.training.metrics import canonical, metric_mode, metric_names
 from hopyard.tune.callbacks import Callback
+from hopyard.tune.elsewhere import checked_place
 from hopyard.wording import nearest
 
 MOST_PARTITIONS = 8
@@ -110,6 +111,7 @@ class Arguments:
     nulls: str = "error"
     ragged: str = "error"
     preprocess: Steps | FittedSteps | None = field(default=None, metadata={"setting": _defined})
+    frozen_at: Store | None = field(default=None, metadata=_OF_THIS_CALL)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -198,6 +200,7 @@ def check_arguments(fields: dict[str, Any]) -> Arguments:
         "initial_params": _points(fields["initial_params"]),
         "callbacks": _callbacks(fields["callbacks"]),
         "preprocess": _preprocess(fields["preprocess"], **names),
+        "frozen_at": checked_place(fields["frozen_at"], fields["store"]),
     }
     return Arguments(**(fields | names | more))
 

@@ -34,6 +34,7 @@ from hopyard.hopper.scheduler import Layout
 from hopyard.hopper.state import ENDED, EvaluationMetric, JournalRecord, RunState, TrialState
 from hopyard.hopper.work import Options
 from hopyard.objects import digest_json
+from hopyard.objects.elsewhere import Found, files_elsewhere, find_elsewhere
 from hopyard.objects.frozen import RunFolder
 from hopyard.objects.identity import identity
 from hopyard.search import Budget, Create, Searcher
@@ -45,6 +46,7 @@ from hopyard.tune.arguments import MOST_PARTITIONS, Arguments, default_partition
 from hopyard.tune.asking import RESUMED_RUN, TAKEN_OVER_RUN, more_is_asked
 from hopyard.tune.checking import check_first_trials, check_travels, expected_packs
 from hopyard.tune.differences import what_differs
+from hopyard.tune.elsewhere import said
 from hopyard.tune.environment import command, environment, environment_changes
 from hopyard.tune.inputs import Arrays, SearchData, Splits, origin
 from hopyard.tune.listing import RUN_FORMAT, check_header
@@ -103,6 +105,7 @@ class Launch:
         self._weight_column: str | None = None
         self._alone: str | None = None
         """Why trials train one at a time; empty: alike ones train together; None: not known."""
+        self._elsewhere: Found | None = None
         self._checked: Arrays = {}
         """The rows that the check was made on."""
 
@@ -262,7 +265,13 @@ class Launch:
                 fitted = fit_steps_on_rows(fitted, head)
             head = fitted.apply_to_arrays(head)
         self._checked = head
+        if arguments.frozen_at is not None:
+            files_elsewhere(arguments.frozen_at)  # or says that there is none, before anything is tried
         told = check_first_trials(arguments.backend, program, self._first_trials(), head)
+        if arguments.frozen_at is not None:
+            self._elsewhere = find_elsewhere(arguments.frozen_at)
+            if told is not None:
+                self._progress.say(said(self._elsewhere, told.frozen))
         if told is None:
             return self._metric
         self._asks_epochs, self._weight_column = told.asks_epochs, told.weight_column
@@ -364,6 +373,8 @@ class Launch:
         here = arguments.backend.on_this_machine
         journal = Journal(folder, take_over=take_over, unsynced=here, announce=self._progress.say)
         try:
+            if self._elsewhere is not None:
+                folder.frozen().refer(self._elsewhere)
             known: Iterable[JournalRecord] = journal.replay()
             header = next(iter(known), None)
             if header is None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from hopyard.hopper.hopper import Observer
 from hopyard.hopper.state import RunState
 from hopyard.storage import Store
-from hopyard.storage.hdfs import HDFS_SCHEMES
+from hopyard.storage.hdfserrors import HDFS_SCHEMES
 from hopyard.storage.oserrors import write_errors
 from hopyard.tune.arguments import Arguments
 from hopyard.tune.callbacks import observer_of

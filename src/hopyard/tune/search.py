@@ -64,6 +64,7 @@ class Common(TypedDict, total=False):
     nulls: str
     ragged: str
     preprocess: Any
+    frozen_at: Any
 
 
 CALLED_ELSEWHERE = {
@@ -167,6 +168,9 @@ class Search(ABC):
         preprocess: steps, such as ``[StandardScale("age"), Category("city")]``, that are fitted on the training rows
             and applied in their order to all rows that a model sees, later by ``predict``, ``evaluate`` and
             ``transform`` too; or what ``hopyard.data.fit_steps`` returned. ``feature_columns`` names what they give.
+        frozen_at: where frozen tensors, such as the weights of a base, lie already in safetensors files: a folder, a
+            URL, a store or a stockroom that every worker reads. Those that are found there, by content, are not stored
+            with the runs, which need them there as long as they are kept.
 
     Raises:
         UsageError: an argument breaks its rule; nothing has been started.

@@ -16,7 +16,7 @@ import numpy as np
 
 from hopyard.errors import CorruptError, DataError, NotFoundError
 from hopyard.objects import Tensor, flatten, unflatten
-from hopyard.objects.tensorfile import TensorSlot, file_pieces, read_header
+from hopyard.objects.safetensorsfile import TensorSlot, file_pieces, read_header
 from hopyard.stockroom.models.content import Bytes, StoredModel, to_json
 from hopyard.stockroom.models.leaves import Taken
 from hopyard.stockroom.models.shelf import ModelShelf

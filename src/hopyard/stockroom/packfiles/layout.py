@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from hopyard.errors import ChangedError, CorruptError
 from hopyard.objects.digests import Hasher, digest
-from hopyard.objects.tensorfile import put_pieces, wire
+from hopyard.objects.safetensorsfile import put_pieces, wire
 from hopyard.objects.tensors import ITEM_SIZES
 from hopyard.stockroom.records import parsing
 from hopyard.storage import Store
