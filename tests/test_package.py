@@ -76,6 +76,13 @@ def test_a_stockroom_loads_only_what_it_uses_of_data() -> None:
     assert {"rich", "pyarrow.csv", *(f"hopyard.data.{room}" for room in rooms)} & loaded == set()
 
 
+def test_a_stockroom_loads_no_importers_no_care_and_nothing_that_takes_long() -> None:
+    loaded = loaded_by("from hopyard import StockRoom")
+    slow = {"http.client", "importlib.metadata", "multiprocessing", "pyarrow.compute", "urllib.request"}
+    rooms = {"hopyard.stockroom.importers", "hopyard.stockroom.maintenance.garbage", "hopyard.storage.hdfs"}
+    assert (slow | rooms) & loaded == set()
+
+
 def test_names_of_data_are_there_when_asked_for() -> None:
     everything: dict[str, object] = {}
     exec("from hopyard.data import *", everything)

@@ -6,12 +6,11 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from hopyard.errors import UsageError
 from hopyard.stockroom import maintenance
 from hopyard.stockroom.catalog.differences import Diff
-from hopyard.stockroom.catalog.exporting import export
 from hopyard.stockroom.catalog.origins import Registering
 from hopyard.stockroom.catalog.registry import Registry
 from hopyard.stockroom.catalog.shelves import Revision, Shelves
@@ -20,9 +19,6 @@ from hopyard.stockroom.git import Head, Place, facts, find
 from hopyard.stockroom.history.commits import Commits
 from hopyard.stockroom.history.conflicts import Resolve
 from hopyard.stockroom.history.locks import Tell
-from hopyard.stockroom.importers.run import ImportProgress
-from hopyard.stockroom.importers.storing import Imported, import_from
-from hopyard.stockroom.maintenance import Collected, PurgeReport, Verified
 from hopyard.stockroom.maps import Key
 from hopyard.stockroom.maps.typed_keys import TypedKey
 from hopyard.stockroom.records.quoting import check_text
@@ -48,6 +44,11 @@ from hopyard.stockroom.session.status import Status
 from hopyard.stockroom.views.guard import Guard, exclusive
 from hopyard.stockroom.views.view import View
 from hopyard.storage.names import path_given
+
+if TYPE_CHECKING:
+    from hopyard.stockroom.importers.run import ImportProgress
+    from hopyard.stockroom.importers.storing import Imported
+    from hopyard.stockroom.maintenance import Collected, PurgeReport, Verified
 
 
 class StockRoom(Shelves):
@@ -209,6 +210,8 @@ class StockRoom(Shelves):
 
     def export(self, path: str, target: str | os.PathLike[str]) -> Path:
         """Write something out of a shelf as a file; see :func:`hopyard.stockroom.catalog.exporting.export`."""
+        from hopyard.stockroom.catalog.exporting import export
+
         self._session.check_open()
         return export(self, path, target)
 
@@ -279,6 +282,8 @@ class StockRoom(Shelves):
             UsageError: no such importer; something else is staged.
             DataError, CorruptError, ...: as the importer says. What was imported before stays staged.
         """
+        from hopyard.stockroom.importers.storing import import_from
+
         return import_from(
             self._session, importer, source, options, processes, message, watch, watch_download
         )

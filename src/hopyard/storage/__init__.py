@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from hopyard.missing import imported_later
 from hopyard.storage.base import Buffer, Entry, Part, Store
-from hopyard.storage.hdfs import HDFSStore
 from hopyard.storage.local import LocalStore
 from hopyard.storage.memory import MemoryStore
 from hopyard.storage.names import validate_name
@@ -13,6 +12,7 @@ from hopyard.storage.opening import open_store
 
 if TYPE_CHECKING:
     from hopyard.storage.checking import StoreCheck, StoreReport, check_store
+    from hopyard.storage.hdfs import HDFSStore
 
 __all__ = [
     "Buffer",
@@ -33,4 +33,4 @@ __all__ = [
 if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is a mistake
     # Names that few programs use are imported when first asked for.
     _PLACES = dict.fromkeys(("StoreCheck", "StoreReport", "check_store"), ".checking")
-    __getattr__, __dir__ = imported_later(__name__, _PLACES, __all__)
+    __getattr__, __dir__ = imported_later(__name__, {"HDFSStore": ".hdfs", **_PLACES}, __all__)

@@ -32,13 +32,10 @@ from hopyard.missing import missing_extra
 from hopyard.storage.base import Buffer, Entry, Part, Store
 from hopyard.storage.forks import check_process
 from hopyard.storage.hdfsblocks import bytes_by_host, hosts_of_file
-from hopyard.storage.hdfserrors import WEB_SCHEMES, hdfs_error, is_of_library
+from hopyard.storage.hdfserrors import HDFS_SCHEMES, WEB_SCHEMES, hdfs_error, is_of_library
 from hopyard.storage.names import TEMPORARY_PREFIX, validate_name
 from hopyard.storage.parts import PathStore
 from hopyard.storage.temporary import is_writer_gone, writer_name
-
-HDFS_SCHEMES = ("hdfs", "viewfs", *WEB_SCHEMES)
-"""What the URL of an ``HDFSStore`` may begin with."""
 
 _log = logging.getLogger("hopyard")
 

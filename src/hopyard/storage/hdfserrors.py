@@ -17,6 +17,9 @@ from hopyard.errors import (
 WEB_SCHEMES = ("webhdfs", "swebhdfs")
 """What the URL of an ``HDFSStore`` begins with that is reached over HTTP, and over HTTPS."""
 
+HDFS_SCHEMES = ("hdfs", "viewfs", *WEB_SCHEMES)
+"""What the URL of an ``HDFSStore`` may begin with."""
+
 TOKEN = "HOPYARD_WEBHDFS_TOKEN"
 """The environment variable with a delegation token for these, as ``GETDELEGATIONTOKEN`` answers it."""
 

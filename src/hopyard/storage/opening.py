@@ -6,9 +6,10 @@ import os
 import re
 from urllib.parse import urlsplit
 
+from hopyard import storage
 from hopyard.errors import UsageError
 from hopyard.storage.base import Store
-from hopyard.storage.hdfs import HDFS_SCHEMES, HDFSStore
+from hopyard.storage.hdfserrors import HDFS_SCHEMES
 from hopyard.storage.local import LocalStore
 from hopyard.storage.memory import MemoryStore
 from hopyard.storage.object import SCHEMES, ObjectStore
@@ -44,7 +45,7 @@ def open_store(url: str | os.PathLike[str] | Store) -> Store:
     if scheme[1].lower() in SCHEMES:
         return ObjectStore(text)
     if scheme[1].lower() in HDFS_SCHEMES:
-        return HDFSStore(text)
+        return storage.HDFSStore(text)  # which few programs load
     raise _unknown_scheme(text, scheme[1].lower())
 
 

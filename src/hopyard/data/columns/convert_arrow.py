@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from hopyard.data.columns import compute as pc
 from hopyard.data.columns.columns import ColumnData, expand, settle
 from hopyard.data.ragged import Ragged, offsets_of
 from hopyard.errors import DataError, UnsupportedTypeError

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from hopyard.data import sparse
+from hopyard.data.columns import compute as pc
 from hopyard.data.columns.columns import ColumnData
 from hopyard.data.columns.convert_arrow import from_arrow, is_list, one_chunk
 from hopyard.data.ragged import Ragged, offsets_of

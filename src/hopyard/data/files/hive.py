@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from hopyard.data.columns import compute as pc
 from hopyard.data.columns.structs import FlatColumn, field_of
 from hopyard.data.files.stored import StoredFile
 from hopyard.data.schema import Column

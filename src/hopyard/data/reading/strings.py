@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from hopyard.data.columns import compute as pc
 from hopyard.data.order import Rows
 from hopyard.data.ragged import Ragged
 from hopyard.data.reading.buffers import Buffers

@@ -18,10 +18,17 @@ Rules:
 what ``remotes.needs`` names.
 """
 
-from hopyard.stockroom.maintenance.garbage import KEEP, Collected, collect, gc
-from hopyard.stockroom.maintenance.problems import Problem, Unproven, Verified
-from hopyard.stockroom.maintenance.purging import PurgeReport, purge
-from hopyard.stockroom.maintenance.verifying import verify, verify_place
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hopyard.missing import imported_later
+
+if TYPE_CHECKING:
+    from hopyard.stockroom.maintenance.garbage import KEEP, Collected, collect, gc
+    from hopyard.stockroom.maintenance.problems import Problem, Unproven, Verified
+    from hopyard.stockroom.maintenance.purging import PurgeReport, purge
+    from hopyard.stockroom.maintenance.verifying import verify, verify_place
 
 __all__ = [
     "KEEP",
@@ -36,3 +43,21 @@ __all__ = [
     "verify",
     "verify_place",
 ]
+
+_MODULES = {
+    "KEEP": ".garbage",
+    "Collected": ".garbage",
+    "Problem": ".problems",
+    "PurgeReport": ".purging",
+    "Unproven": ".problems",
+    "Verified": ".problems",
+    "collect": ".garbage",
+    "gc": ".garbage",
+    "purge": ".purging",
+    "verify": ".verifying",
+    "verify_place": ".verifying",
+}
+
+if not TYPE_CHECKING:  # for type checkers, a name that is not imported above is a mistake
+    # Names are imported when first asked for: who reads and writes samples needs none of them.
+    __getattr__, __dir__ = imported_later(__name__, _MODULES, __all__)
