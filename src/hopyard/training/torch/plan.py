@@ -32,6 +32,9 @@ _MOST_BYTES = 1 << 24
 """Memory for all members' tensors, from which on they are computed one by one: so large pieces are given back to the
 system each time, and a call for each costs nothing beside them."""
 
+_LINE = 64
+"""Bytes of a line of the processor's cache, by which kernels may choose how they begin."""
+
 _ATEN: Any = torch.ops.aten
 
 
@@ -156,6 +159,21 @@ class _Held:
         self.lies_whole = whole is not None
 
 
+class _FoundRule(NamedTuple):
+    """How calls of one form are done for all members at once.
+
+    Attributes:
+        rule: None: member by member, unless memory for the results ``is_made`` for all of them.
+        likes: forms of the results of each member, of no values.
+        is_certain: whether this was seen on numbers that tell.
+    """
+
+    rule: JointForm | None
+    is_made: bool
+    likes: list[list[Any]]
+    is_certain: bool
+
+
 class _Builder:
     def __init__(self, tapes: Sequence[Tape], inputs: PlanInputs) -> None:
         self._tapes = tapes
@@ -167,6 +185,7 @@ class _Builder:
         self._constants: list[torch.Tensor] = []
         self._placeholders: dict[tuple[str, Any], Handle] = {}
         self._held: dict[int, _Held] = {}
+        self._found: dict[Any, _FoundRule] = {}
         self._writes: set[str] = set()
         self._reads = False
         if len({len(tape.operations) for tape in tapes}) > 1:
@@ -462,17 +481,43 @@ class _Builder:
         def whole(value: Any) -> Any:
             return wholes[value.number] if isinstance(value, Ref) else value
 
-        call = JointCall(operation.function, mapped(arguments, whole), mapped(keywords, whole), self._count)
-        if any(_forms(like) != _forms(call.like) for like in call.likes):
-            return None
-        if name not in VIEWS and _bytes(call) > _MOST_BYTES:
-            return None
-        if not any(handle.stacked for handle in call.handles()):
+        given, options = mapped(arguments, whole), mapped(keywords, whole)
+        form = (operation.function, *_form_of_call([arguments, keywords], wholes), is_mutable)
+        form_found = self._found.get(form)
+        likes = None if form_found is None else form_found.likes
+        call = JointCall(operation.function, given, options, self._count, likes)
+        if form_found is None:
+            form_found = self._rule(call, is_mutable)
+            if form_found.is_certain:
+                self._found[form] = form_found
+        if form_found.is_made:
             return self._made(operation, call.like)
-        for rule in rules_for(operation.function):
+        return None if form_found.rule is None else form_found.rule(self._emit, call)
+
+    def _rule(self, call: JointCall, is_mutable: bool) -> _FoundRule:
+        """How a call is done for all members at once, for calls of the same form, too: kernels do not choose by values."""
+        likes = [
+            [
+                each.new_empty_strided(each.shape, each.stride(), device="meta")
+                if isinstance(each, torch.Tensor)
+                else each
+                for each in like
+            ]
+            for like in call.likes
+        ]
+        none = _FoundRule(None, False, likes, True)
+        if any(_forms(like) != _forms(call.like) for like in call.likes):
+            return none
+        if call.name not in VIEWS and _bytes(call) > _MOST_BYTES:
+            return none
+        if not any(handle.stacked for handle in call.handles()):
+            return none._replace(is_made=True)
+        # behind zeros, differences would hide
+        tells = all(each is None or not each.is_floating_point() or bool(each.any()) for each in call.like)
+        for rule in rules_for(call.function):
             if _is_exact(rule, call, is_mutable):
-                return rule(self._emit, call)
-        return None
+                return _FoundRule(rule, False, likes, tells or call.name in VIEWS)
+        return none
 
     def _gains(self, name: str, refs: Sequence[Ref]) -> bool:
         """Whether an operation on all members' tensors is worth joining those that lie apart."""
@@ -592,6 +637,34 @@ def _form(tensor: torch.Tensor) -> Any:
     """Shape, strides where they count, and dtype."""
     strides = [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1]
     return tensor.shape, strides, tensor.dtype
+
+
+def _form_of_call(value: Any, handles: Mapping[int, Handle]) -> tuple[Any, ...]:
+    """All of arguments that kernels choose by: their options, and forms and places of tensors."""
+    met: dict[int, int] = {}
+    found: list[Any] = []
+
+    def add(each: Any) -> None:
+        if isinstance(each, Ref):
+            handle = handles[each.number]
+            tensor = handle.value
+            place = met.setdefault(each.number, len(met))
+            found.append(
+                (place, handle.stacked, tensor.shape, tensor.stride(), tensor.dtype, tensor.data_ptr() % _LINE)
+            )
+        elif isinstance(each, (tuple, list)):
+            found.append((type(each), len(each)))
+            for item in each:
+                add(item)
+        elif isinstance(each, dict):
+            found.append(tuple(each))
+            for item in each.values():
+                add(item)
+        else:
+            found.append(repr(each.values) if isinstance(each, Differing) else (type(each), repr(each)))
+
+    add(value)
+    return tuple(found)
 
 
 def _forms(tensors: Sequence[Any]) -> Any:

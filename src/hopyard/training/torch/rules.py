@@ -67,10 +67,17 @@ class JointCall:
     Attributes:
         options: arguments by their names, with defaults.
         count: number of members.
-        likes: the results of each member, from its own tensors; None for what is no tensor.
+        likes: the results of each member, from its own tensors unless they are given; None for what is no tensor.
     """
 
-    def __init__(self, function: Any, arguments: Sequence[Any], keywords: dict[str, Any], count: int) -> None:
+    def __init__(
+        self,
+        function: Any,
+        arguments: Sequence[Any],
+        keywords: dict[str, Any],
+        count: int,
+        likes: list[list[Any]] | None = None,
+    ) -> None:
         self.function = function
         self.count = count
         self.options: dict[str, Any] = {}
@@ -81,7 +88,7 @@ class JointCall:
             self.options[each.name] = given
         self._by_keyword = {each.name for each in function._schema.arguments if each.kwarg_only}
         self._passed = set(keywords)
-        self.likes: list[list[Any]] = [self._of_member(member) for member in range(count)]
+        self.likes: list[list[Any]] = likes or [self._of_member(member) for member in range(count)]
 
     @property
     def name(self) -> str:
