@@ -271,7 +271,7 @@ class Launch:
         if arguments.frozen_at is not None:
             self._elsewhere = find_elsewhere(arguments.frozen_at)
             if told is not None:
-                self._progress.say(said(self._elsewhere, told.frozen))
+                self._progress.reading_elsewhere(said(self._elsewhere, told.frozen))
         if told is None:
             return self._metric
         self._asks_epochs, self._weight_column = told.asks_epochs, told.weight_column

@@ -112,6 +112,11 @@ class ProgressDisplay:
         if self._enabled:
             self.say(f"checking one batch on {counted(backend.num_workers, backend.name + ' worker')}")
 
+    def reading_elsewhere(self, message: str) -> None:
+        """Frozen tensors are read where they lie."""
+        if self._enabled:
+            self.say(message)
+
     @contextmanager
     def preparing(self) -> Iterator[Watch | None]:
         """Show how far the preparation of data inside is: by the function yielded, which is None without progress."""
