@@ -5,7 +5,8 @@
 Needs the weights of MiniLM: ``make weights``. One CPU thread. Prints a JSON line for each of these:
 
 - bytes of the base on the store after four LoRA trials over two epochs of four partitions, beside those of the base;
-  and bytes of all states written, beside those of trained tensors and moments times the states.
+  and bytes of all states written, beside those of trained tensors and moments times the states; the latter also where
+  the base stays where it lies (frozen_at=).
 - ms to swap adapters (r=8, with moments) where the module stays in memory, and where it is made anew; and ms to compare
   the base with what it was, beside BLAKE3 of a buffer of its size.
 - resident memory of 32 trials over one base after a step of each, beside one trial and 31 times its adapters with
@@ -104,23 +105,30 @@ def replica(lr: float = 1e-3) -> Any:
 
 
 def written(root: Path, count: int) -> None:
-    data = rows(count)
-    store = LocalStore(root / "written")
-    run = GridSearch(
-        InlineBackend(), store, estimator, {"lr": hp_choice([1e-4, 2e-4, 5e-4, 1e-3])}, 2, num_partitions=4, keep="all",
-        checkpoint_every="unit", feature_columns=["input_ids"], label_columns=["label"], evaluation_metric="accuracy",
-        progress=False,
-    ).fit(data).run  # fmt: skip
     whole = sum(parameter.nbytes for parameter in base().parameters())
-    frozen = sum(entry.size for entry in store.runs.list("_frozen"))
-    states, count = run.traffic().written, 4 * 2 * 4
     module = Classifier(base())
     trained = sum(parameter.nbytes for parameter in module.parameters() if parameter.requires_grad)
-    report("bytes of the base on the store, of 4 LoRA trials", frozen / 1e6, "MB", "the base", whole / 1e6)
-    report(
-        f"bytes of {count} states, and of the base", states / 1e6, "MB",
-        "the base, and trained tensors and two moments times the states", (whole + 3 * trained * count) / 1e6,
-    )  # fmt: skip
+    states = 4 * 2 * 4
+    for kind, frozen_at, once in ("stored", None, whole), ("where it lies", WEIGHTS, 0):
+        store = LocalStore(root / kind)
+        run = GridSearch(
+            InlineBackend(), store, estimator, {"lr": hp_choice([1e-4, 2e-4, 5e-4, 1e-3])}, 2, num_partitions=4,
+            keep="all", checkpoint_every="unit", feature_columns=["input_ids"], label_columns=["label"],
+            evaluation_metric="accuracy", progress=False, frozen_at=frozen_at,
+        ).fit(rows(count)).run  # fmt: skip
+        frozen = sum(entry.size for entry in store.runs.list("_frozen"))
+        report(
+            f"bytes of the base ({kind}) on the store, of 4 LoRA trials",
+            frozen / 1e6,
+            "MB",
+            "the base",
+            whole / 1e6,
+        )
+        report(
+            f"bytes of {states} states, and of the base ({kind})", run.traffic().written / 1e6, "MB",
+            f"{'the base, and ' if once else ''}trained tensors and two moments times the states",
+            (once + 3 * trained * states) / 1e6,
+        )  # fmt: skip
 
 
 def swapping(root: Path) -> None:

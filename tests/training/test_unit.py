@@ -440,8 +440,8 @@ def test_a_program_is_stored_once_under_its_digest(chain: Any) -> None:
     assert [entry.name for entry in units.store.list("program")] == [units.name]
 
 
-def resident(nbytes: int, saved: bool) -> Resident:
-    return Resident({}, 1, None, saved, None, None, nbytes)
+def resident(nbytes: int, saved: bool, base: tuple[str, int] | None = None) -> Resident:
+    return Resident({}, 1, None, saved, None, None, nbytes, base)
 
 
 def test_residents_drop_other_runs_first_then_stored_states_and_never_the_only_copy() -> None:
@@ -456,6 +456,28 @@ def test_residents_drop_other_runs_first_then_stored_states_and_never_the_only_c
     assert kept.has_room(("run", "p", 4), 70)
     assert not kept.has_room(("run", "p", 4), 71)
     assert kept.take(("run", "p", 0)) is not None
+
+
+def test_a_base_that_residents_share_counts_once() -> None:
+    kept = Residents(limit_bytes=100, limit_count=10)
+    for trial in range(3):
+        kept.put(("run", "p", trial), resident(20, saved=False, base=("a", 30)))
+    assert kept.has_room(("run", "p", 3), 10, ("a", 30))
+    assert not kept.has_room(("run", "p", 3), 11, ("a", 30))
+    kept = Residents(limit_bytes=100, limit_count=10)
+    for trial in range(4):  # 80 and 30: one too many
+        kept.put(("run", "p", trial), resident(20, saved=True, base=("a", 30)))
+    assert [trial for trial in range(4) if kept.look(("run", "p", trial)) is None] == [0]
+
+
+def test_states_over_a_base_larger_than_the_limit_have_half_of_it() -> None:
+    """Without room they would be loaded again for each unit, over a base that stays in memory all the same."""
+    kept = Residents(limit_bytes=100, limit_count=10)
+    for trial in range(3):
+        kept.put(("run", "p", trial), resident(25, saved=True, base=("a", 1_000)))
+    assert [trial for trial in range(3) if kept.look(("run", "p", trial)) is None] == [0]
+    assert kept.has_room(("run", "p", 3), 50, ("a", 1_000))
+    assert not kept.has_room(("run", "p", 3), 51, ("a", 1_000))
 
 
 GROWING = """

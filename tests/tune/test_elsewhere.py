@@ -167,7 +167,7 @@ def test_what_cannot_be_said_to_lie_there_is_refused(folder: Path, tmp_path: Pat
     said = refused(folder, of_halves)
     assert said.startswith(f"frozen_at={place!r}, but none of the ")
     assert said.endswith(
-        "and the files there have 11 tensors of F32. Load the base from there, with the dtype that the files have "
+        " tensors of F32. Load the base from there, with the dtype that the files have "
         "(dtype='auto' of from_pretrained); or leave frozen_at out."
     )
     assert not store.names("runs")

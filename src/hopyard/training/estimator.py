@@ -185,6 +185,11 @@ class Replica(ABC):
         """Digest of the base that trials of a process share, which must be the same in each; None: there is none."""
         return None
 
+    @property
+    def base_nbytes(self) -> int:
+        """Bytes of that base, which :meth:`nbytes` leaves out."""
+        return 0
+
     has_ended: bool = False
     """Whether the trial's own code has come to its end, so that there is nothing left to train."""
 

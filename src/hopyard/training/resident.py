@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -32,6 +32,8 @@ class Resident:
         saved: whether the state is stored.
         replica: holds the state, or None if one must be built anew.
         tree: the state, if there is no replica and it is not stored.
+        nbytes: of the state, without the base.
+        base: digest and bytes of the base that the replica shares with others; None: there is none.
     """
 
     params: dict[str, Any]
@@ -41,10 +43,14 @@ class Resident:
     replica: Replica | None
     tree: Any = None
     nbytes: int = 0
+    base: tuple[str, int] | None = None
 
 
 class Residents:
     """Residents by (run folder's URL, program, trial), least recently used first.
+
+    Each base that residents share counts once. Whatever the size of it, states may take half of the limit: dropping
+    them would not free the base, over which the next unit builds again.
 
     Over the limits, residents of other runs go first, then those whose state is stored. States of
     the current run that are only here are never dropped: ``has_room`` says beforehand.
@@ -78,13 +84,17 @@ class Residents:
             if (trim := _malloc_trim()) is not None:
                 trim(0)
 
-    def has_room(self, key: tuple[str, str, int], nbytes: int) -> bool:
-        """Whether a state of ``nbytes`` can live here alone."""
+    def has_room(self, key: tuple[str, str, int], nbytes: int, base: tuple[str, int] | None = None) -> bool:
+        """Whether a state of ``nbytes``, over ``base``, can live here alone."""
         alone = [kept for other, kept in self._kept.items() if other[:2] == key[:2] and not kept.saved]
-        return (
-            len(alone) < self._limit_count
-            and sum(kept.nbytes for kept in alone) + nbytes <= self._limit_bytes
+        return len(alone) < self._limit_count and sum(kept.nbytes for kept in alone) + nbytes <= self._room(
+            [base, *(kept.base for kept in alone)]
         )
+
+    def _room(self, bases: Iterable[tuple[str, int] | None]) -> int:
+        """Bytes that states may take beside their bases."""
+        taken = sum(dict(base for base in bases if base is not None).values())
+        return max(self._limit_bytes - taken, self._limit_bytes // 2)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -98,7 +108,8 @@ class Residents:
 
     def _over_limits(self) -> bool:
         total = sum(kept.nbytes for kept in self._kept.values())
-        return len(self._kept) > self._limit_count or total > self._limit_bytes
+        room = self._room(kept.base for kept in self._kept.values())
+        return len(self._kept) > self._limit_count or total > room
 
 
 @cache

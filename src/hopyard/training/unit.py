@@ -317,7 +317,7 @@ class _TrialUnit:
         except DivergedError as error:
             raise DivergedError(f"{error}{columns_not_finite(self._program, visit)}") from error
         ref, written, nbytes = None, 0, resident.replica.nbytes()
-        if request.save or not residents.has_room(self._key, nbytes):
+        if request.save or not residents.has_room(self._key, nbytes, _base(resident.replica)):
             parts = ("model",) if request.last else ()
             frozen = request.store.frozen() if isinstance(request.store, RunFolder) else None
             tree = resident.replica.state()
@@ -335,7 +335,9 @@ class _TrialUnit:
         names = replica.hidden_state()
         say_hidden_state(names)
         if not names:
-            resident = Resident(self._params, position, ref, saved, replica, nbytes=nbytes)
+            resident = Resident(
+                self._params, position, ref, saved, replica, nbytes=nbytes, base=_base(replica)
+            )
         elif saved:
             return
         else:
@@ -379,6 +381,12 @@ def _is_finite(state: Any) -> bool:
         return all(map(_is_finite, state.values()))
     values = np.asarray(state)
     return values.dtype.kind != "f" or bool(np.isfinite(values).all())
+
+
+def _base(replica: Replica) -> tuple[str, int] | None:
+    """Digest and bytes of the base that a replica shares with others."""
+    digest = replica.base_weights
+    return None if digest is None else (digest, replica.base_nbytes)
 
 
 def _files(ref: StateRef) -> list[str]:

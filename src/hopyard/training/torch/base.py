@@ -105,6 +105,11 @@ class Base:
         """Of the names and values of its tensors."""
         return digest_json({name: tree.digest for name, tree in self._trees.items()}, "base")
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors; tied ones count once."""
+        return sum(tree.nbytes for tree in self._known.values())
+
     def keep(self) -> None:
         """Keep the values of a module that is the user's in a file without a name, unless there is no room for that."""
         if self._kept is None and self._module is self.given:

@@ -65,6 +65,10 @@ class TorchReplica(Replica):
         return None if self._frozen_base is None else self._frozen_base.digest
 
     @property
+    def base_nbytes(self) -> int:
+        return 0 if self._frozen_base is None else self._frozen_base.nbytes
+
+    @property
     def weight_column(self) -> str | None:
         column: str | None = self._estimator.sample_weight_column
         return column
