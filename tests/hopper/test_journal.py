@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from hopyard.backend import InlineBackend
 from hopyard.errors import CorruptError, RunHeldError, StorageError, StorageFullError
 from hopyard.hopper.journal import Journal, JournalFollower, holder, read_records
+from hopyard.hopper.segments import Segments
 from hopyard.objects import NumberedLog
 from hopyard.storage import LocalStore, MemoryStore, Store
 from hopyard.storage.base import Buffer, Entry
@@ -234,6 +235,24 @@ def test_watching_a_run_that_does_nothing_costs_one_listing(merge_at: int) -> No
         store.calls.clear()
         assert tail.new() == []
         assert store.calls == ["list journal"]
+
+
+def test_records_before_a_line_that_is_none_are_given_once_and_the_others_when_it_is_mended() -> None:
+    store, found = MemoryStore(), list[int]()
+    tail, segments = JournalFollower(store), Segments(store)
+    segments.append(b'{"n":0}\n')
+    segments.append(b'{"n":1}\n{"n":2}\nhello\n{"n":4}\n')
+    for _ in range(2):
+        with pytest.raises(CorruptError, match=r"has a line that is no record, but b'hello'\. Restore it"):
+            found.extend(record["n"] for record in tail.records())
+    assert found == [0, 1, 2]
+    store.delete("journal/000000000002")
+    mended = Segments(store)
+    mended.seek_end()
+    mended.append(b'{"n":1}\n{"n":2}\n{"n":3}\n{"n":4}\n')
+    mended.append(b'{"n":5}\n{"n":6}\n')
+    assert [record["n"] for record in tail.new()] == [3, 4, 5, 6]
+    assert tail.new() == []
 
 
 def test_a_segment_that_another_driver_adds_after_reading_is_noticed() -> None:

@@ -93,21 +93,27 @@ class Summing:
 
     def add(self, unit: JournalRecord) -> None:
         """Add a unit, as the journal records it."""
+        begin, end, worker, trials = unit["a"], unit["z"], unit["w"], unit["t"]
         self._moved += unit["moved"]
         self._written += unit["written"]
         self._read += unit["read"]
-        for trial in unit["t"]:
-            self._hops += self._places.get(trial, unit["w"]) != unit["w"]
-            self._places[trial] = unit["w"]
+        for trial in trials:
+            if self._places.get(trial, worker) != worker:
+                self._hops += 1
+            self._places[trial] = worker
         if unit.get("beside") is not None:
             self._beside = (self._beside or 0) + unit["beside"]
             self._away += unit["read"] - unit["beside"]
-        self._workers.add(unit["w"])
-        self._begin, self._end = min(self._begin, unit["a"]), max(self._end, unit["z"])
-        self._worked += unit["z"] - unit["a"]
-        self._packs[len(unit["t"])] += 1
-        for number, why in unit.get("alone", {}).items():
-            self._alone.setdefault(why, set()).add(int(number))
+        self._workers.add(worker)
+        if begin < self._begin:
+            self._begin = begin
+        if end > self._end:
+            self._end = end
+        self._worked += end - begin
+        self._packs[len(trials)] += 1
+        if "alone" in unit:
+            for number, why in unit["alone"].items():
+                self._alone.setdefault(why, set()).add(int(number))
 
     def traffic(self) -> Traffic:
         """The traffic of the units so far."""
@@ -204,12 +210,14 @@ class UnitFollower:
         """Numbers of the records of each trial's units of which that is not known."""
         self._count = 0
 
-    def add(self, state: RunState, record: JournalRecord) -> Iterator[JournalRecord]:
+    def add(self, state: RunState, record: JournalRecord) -> Sequence[JournalRecord]:
         """Units that are known to count by now, in order; ``state`` is that after ``record``."""
         kind = record["r"]
-        if kind == "unit" and not self._open and _is_durable(state, record):
-            yield record
-            return
+        if not self._open:
+            if kind != "unit":
+                return ()
+            if _is_durable(state, record):
+                return (record,)
         self._count += 1
         if kind == "unit":
             self._open[self._count] = (record, dict.fromkeys(record["t"]))
@@ -219,13 +227,15 @@ class UnitFollower:
         elif kind in ("back", "again", "session"):
             for number in list(self._pending) if kind == "session" else record["t"]:
                 self._settle(number, state.trials[number].durable.visits, undone=True)
+        found = list[JournalRecord]()
         while self._open:
             first = next(iter(self._open))
             unit, counts = self._open[first]
             if None in counts.values():
                 break
             del self._open[first]
-            yield from _of(unit, counts)
+            found += _of(unit, counts)
+        return found
 
     def rest(self) -> Iterator[JournalRecord]:
         """Units that count, of those that ``add`` has not given yet: units before them may still be undone."""

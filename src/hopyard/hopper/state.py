@@ -544,7 +544,8 @@ class RunState:
         self._tick(record.get("z", 0.0))
 
     def _tick(self, now: float) -> None:
-        self.clock = max(self.clock, now)
+        if now > self.clock:
+            self.clock = now
 
     def _apply_finish(self, record: JournalRecord) -> None:
         self.finished, self.paused = _word(record["status"]), False
@@ -561,32 +562,39 @@ class RunState:
                 break
             pause.begin = max(pause.begin, min(record["z"], math.inf if pause.end is None else pause.end))
         self._tick(record["z"])
+        visit, trains = record["v"], record["ph"] == "train"
+        seconds, together = float(record["z"]) - float(record["a"]), len(record["t"])
         for slot, number in enumerate(record["t"]):
             trial = self.trials[number]
-            if record["v"] != trial.progress.visits:
+            if visit != trial.progress.visits:
                 raise CorruptError(
-                    f"the journal says that trial {number} did visit {record['v']}, but visit "
+                    f"the journal says that trial {number} did visit {visit}, but visit "
                     f"{trial.progress.visits} comes next. The journal was changed by something other than Hopyard; "
                     "start the run anew with fresh=True."
                 )
-            trial.seconds += (float(record["z"]) - float(record["a"])) / len(record["t"])
+            trial.seconds += seconds / together
             trial.target = record["to"]
-            trial.asks_epochs = trial.asks_epochs or record.get("asks", "")
+            if "asks" in record:
+                trial.asks_epochs = trial.asks_epochs or record["asks"]
             if record.get("ended"):
-                trial.code_ended_at = record["v"] + 1
-            if record["ph"] == "train":
+                trial.code_ended_at = visit + 1
+            if trains:
                 self._train_visit(trial, record, slot)
             else:
                 self._validate_visit(trial, record, slot)
 
     def _train_visit(self, trial: TrialState, record: JournalRecord, slot: int) -> None:
         before, reference = trial.progress, record["s"][slot]
-        trial.progress = before._replace(
-            visits=before.visits + 1,
-            trained=before.trained + 1,
-            state=StateRef.from_json(reference) if reference else None,
-            home=None,
-            train=(*before.train, (int(record["p"]), record["m"][slot])),
+        # Here and below of all its values in their order: ``_replace``, and to name them, take more than twice as long.
+        trial.progress = TrialProgress(
+            before.visits + 1,
+            before.trained + 1,
+            before.step,
+            before.validated,
+            self._state_of(reference) if reference else None,
+            None,
+            (*before.train, (int(record["p"]), record["m"][slot])),
+            before.carried,
         )
         trial.rung = None
         if reference:
@@ -594,11 +602,21 @@ class RunState:
         if not self.layout.validate and record["last"]:
             self._validated(trial, {})
 
+    def _state_of(self, reference: dict[str, Any]) -> StateRef:
+        """The state that a record names."""
+        return StateRef.from_json(reference)
+
     def _validate_visit(self, trial: TrialState, record: JournalRecord, slot: int) -> None:
         before, metrics = trial.progress, record["m"][slot]
-        carried = (*before.carried, metrics) if "values" not in metrics else ()
-        trial.progress = trial.durable = before._replace(
-            visits=before.visits + 1, step=before.step + 1, carried=carried
+        trial.progress = trial.durable = TrialProgress(
+            before.visits + 1,
+            before.trained,
+            before.step + 1,
+            before.validated,
+            before.state,
+            before.home,
+            before.train,
+            (*before.carried, metrics) if "values" not in metrics else (),
         )
         if trial.progress.step == self.layout.validate:
             self._validated(trial, metrics["values"])
@@ -609,22 +627,25 @@ class RunState:
 
     def _validated(self, trial: TrialState, values: dict[str, float]) -> None:
         """Merge the measurements of the visits: training sums in order of partitions, exactly."""
-        progress = trial.progress._replace(step=0, validated=trial.progress.trained)
-        measured = {f"train_{name}": value for name, value in merge_means(progress.train).items()}
-        measured |= {f"val_{name}": value for name, value in values.items()}
-        if self.ends_epoch(trial):
+        before = trial.progress
+        trained, state, ends_epoch = before.trained, before.state, self.ends_epoch(trial)
+        measured = {f"train_{name}": value for name, value in merge_means(before.train).items()}
+        for name, value in values.items():
+            measured[f"val_{name}"] = value
+        if ends_epoch:
             trial.epochs += 1
-            progress = progress._replace(train=())
             self._remember(trial, measured)
         else:
-            trial.rung = progress.trained, measured
-            trial.rungs.append(Rung(progress.trained, self.clock, measured))
-        trial.progress = trial.durable = progress
+            trial.rung = trained, measured
+            trial.rungs.append(Rung(trained, self.clock, measured))
+        trial.progress = trial.durable = TrialProgress(
+            before.visits, trained, 0, trained, state, before.home, () if ends_epoch else before.train,
+            before.carried,
+        )  # fmt: skip
         value = measured.get(self.metric.key, math.nan)
-        state = progress.state
         assert state is not None, "a validation follows a durable state"
         if self.metric.is_better(value, trial.best.value if trial.best else None):
-            epochs = self.epochs_after(progress.trained, trial.began)
+            epochs = self.epochs_after(trained, trial.began)
             trial.best = Best(epochs, value, state.part("model"), measured)
         self._note_standing(trial.number)
 
@@ -632,7 +653,10 @@ class RunState:
         trial.rung = None
         trial.ended_at.append(self.clock)
         for name, value in measured.items():
-            trial.history.setdefault(name, []).append(value)
+            if name in trial.history:
+                trial.history[name].append(value)
+            else:
+                trial.history.setdefault(name, []).append(value)
 
 
 def _word(status: Any) -> str:
@@ -662,10 +686,10 @@ def merge_means(
     visits: Sequence[tuple[int, dict[str, list[float]]]],
 ) -> dict[str, float]:
     """Weighted means over visits, added up in order of partitions, for any order of visits."""
-    sums: dict[str, list[float]] = {}
+    totals: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for _, metrics in sorted(visits, key=lambda visit: visit[0]):
         for name, (total, weight) in metrics.items():
-            entry = sums.setdefault(name, [0.0, 0.0])
-            entry[0] += total
-            entry[1] += weight
-    return {name: total / weight if weight else math.nan for name, (total, weight) in sums.items()}
+            totals[name] = totals.get(name, 0.0) + total
+            weights[name] = weights.get(name, 0.0) + weight
+    return {name: total / weight if (weight := weights[name]) else math.nan for name, total in totals.items()}

@@ -14,6 +14,7 @@ from hopyard.errors import HopyardError, StorageError
 from hopyard.hopper.history import Summing, Totals, UnitFollower, unfitting
 from hopyard.hopper.journal import JournalFollower, first_record, holder
 from hopyard.hopper.state import JournalRecord, RunState, TrialState
+from hopyard.objects import StateRef
 from hopyard.storage import Store
 from hopyard.tune.asking import waiting_commands
 from hopyard.tune.listing import check_header, find_run, status_of
@@ -29,9 +30,15 @@ REMOTE_SECONDS = 5.0
 MARKS = {"pause": 0, "resume": 1, "stop": 2, "kill": 3, "driver": 4}
 """Marks in a schedule: commands of users to the run, and a driver that goes on with it after another one."""
 
-_NOWHERE = {"digest": "", "files": [], "nbytes": 0}
-_STORED = {**_NOWHERE, "parts": {"model": _NOWHERE}}
+_STORED = StateRef("", (), 0, (("model", StateRef("", (), 0)),))
 """Instead of the references to states, which no page shows: those of thousands of trials take much memory."""
+
+
+class _Shown(RunState):
+    """The state of a run as pages show it: without references to states."""
+
+    def _state_of(self, reference: Any) -> StateRef:
+        return _STORED
 
 
 class _Compact(dict[str, Any]):
@@ -72,7 +79,7 @@ class WatchedRun:
         self._driver: str | None = None
         self._starting = threading.Lock()
         self._reading: Future[None] | None = None
-        self.state: RunState = RunState()
+        self.state: RunState = _Shown()
         self.holder: dict[str, Any] | None = None
         self.count: int = 0
         self.units: UnitTable = UnitTable()
@@ -174,12 +181,21 @@ class WatchedRun:
         if "alone" in record:
             self._alone_at = self.count + 1
         if kind == "unit":
-            record["s"] = [state and _STORED for state in record["s"]]
+            record["s"] = list(map(bool, record["s"]))
         self.state.apply(record)
         self.count += 1
         for unit in self._follow.add(self.state, record):
             self.units.add(unit)
             self._sums.add(unit)
+        if kind == "unit":
+            for number in record["t"]:
+                self._changed[number] = self.count
+        else:
+            self._note(record)
+
+    def _note(self, record: JournalRecord) -> None:
+        """Note what a record that is no unit has changed."""
+        kind = record["r"]
         mark = _mark(self.state, record)
         if mark is not None:
             self._marks.append((self.state.clock, MARKS[mark]))
