@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from safetensors.torch import save_file
 from tests.tune import adapters
 from tests.tune.adapters import RECIPES, network, rows, search
 from torch import nn
+from typer.testing import CliRunner
 
 from hopyard import StockRoom
 from hopyard.backend import InlineBackend
+from hopyard.cli import app
 from hopyard.errors import NotFoundError, UsageError
 from hopyard.hopper.removal import remove_run
 from hopyard.objects import load_state
@@ -70,6 +73,11 @@ def test_workers_and_later_calls_read_it_there(folder: Path, tmp_path: Path, loc
     assert model.run.broken_rules() == []
     data = {name: rows()[name][:9] for name in ("features", "tokens")}
     expected = model.predict(data)
+    place = LocalStore(folder).url
+    describe = ["run", "describe", str(tmp_path / "store"), model.run_id]
+    said = CliRunner().invoke(app, describe).stdout.replace("\n", " ")
+    assert f"reads frozen tensors from {place}, which must stay as long as the run is kept" in said
+    assert json.loads(CliRunner().invoke(app, [*describe, "--json"]).stdout)["frozen_at"] == place
     again = open_run(store, model.run_id).best
     assert (again.predict(data) == expected).all()
     model.save(tmp_path / "saved")

@@ -136,6 +136,7 @@ class RunFactsJson(TypedDict):
     begun: datetime
     search_space: Named | None
     trained_on: Any
+    frozen_at: str | None
     metric: str
     mode: Mode
     epochs: int | None

@@ -106,7 +106,8 @@ def expected_packs(
     unknown = (
         [f"{counted(left, 'trial')} not built within a second, and taken for alike the first"] if left else []
     )
-    if any(pack.gain is None for pack in plan.packs):
+    unknown += [f"measuring what they gain failed ({failure})" for failure in probe.failures]
+    if any(pack.gain is None for pack in plan.packs) and not probe.failures:
         unknown.append("gains that could not be measured within two seconds are unknown")
     return replace(plan, unknown="; ".join(unknown))
 

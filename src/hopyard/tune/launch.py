@@ -590,6 +590,7 @@ class Launch:
             "command": command(),
             "program": program,
             **({} if num_points is None else {"num_points": num_points}),
+            **({} if arguments.frozen_at is None else {"frozen_at": arguments.frozen_at.url}),
             **self._of_header,
         }
 
