@@ -165,6 +165,10 @@ def another_architecture(error: EstimatorError) -> EstimatorError:
     )
 
 
+class TogetherError(Exception):
+    """Replicas cannot be trained together, as was seen while they were."""
+
+
 class Replica(ABC):
     """A trial's model, optimizer and the rest, on a device."""
 
@@ -245,6 +249,8 @@ class Replica(ABC):
 
         Raises:
             BaseChangedError: one of them has changed the base that they share; all of them are of no use any more.
+            TogetherError: computing them together has failed. They are of no use any more, and each must be trained
+                alone from where it began.
         """
         return None
 

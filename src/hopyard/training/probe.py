@@ -29,11 +29,13 @@ class Probe:
             trial trains alone.
         alone: of the same trials, why they train alone; empty: they do not.
         gains: by kind, how many times as long a batch takes one by one as together; those that were measured.
+        failures: kinds and messages of the exceptions that ended measuring.
     """
 
     kinds: tuple[str, ...]
     alone: tuple[str, ...]
     gains: Mapping[str, float] = field(default_factory=dict)
+    failures: tuple[str, ...] = ()
 
 
 def probe_packs(
@@ -73,16 +75,24 @@ def probe_packs(
                 group.append((trial, replica))
         gains: dict[str, float] = {}
         refused: dict[str, str] = {}
+        failures: dict[str, None] = {}
         begun = time.monotonic()
         for kind, group in sorted(groups.items(), key=lambda each: -len(each[1])):
             if len(group) < 2 or time.monotonic() - begun > _PROBE_SECONDS:
                 continue
-            gain = _gain(program, session, group, batch)
+            try:
+                gain = _gain(program, session, group, batch)
+            except (StorageError, WorkerError, Preempted):
+                raise
+            except (Exception, SystemExit) as error:  # a run says it of the trial that it concerns
+                failures[f"{type(error).__name__}: {error}".partition("\n")[0][:200]] = None
+                continue
             refused[kind] = group[0][1].trains_alone
             if gain is not None and not refused[kind]:
                 gains[kind] = gain
     kinds = tuple("" if refused.get(kind) else kind for kind, _ in marks)
-    return Probe(kinds, tuple(refused.get(kind) or why for kind, why in marks), gains)
+    alone = tuple(refused.get(kind) or why for kind, why in marks)
+    return Probe(kinds, alone, gains, tuple(failures))
 
 
 def _gain(
@@ -96,9 +106,4 @@ def _gain(
     visit = Visit(rows, program.seed, epoch=0, partition=0, last=False)
     session.seed(program.seed, trials[0], 0, 0, "train")
     seeds = [derive_seed(program.seed, trial, 0, 0, "train") for trial in trials]
-    try:
-        return type(replicas[0]).gain_together(replicas, visit, seeds)
-    except (StorageError, WorkerError, Preempted):
-        raise
-    except (Exception, SystemExit):  # a run says it of the trial that it concerns
-        return None
+    return type(replicas[0]).gain_together(replicas, visit, seeds)

@@ -6,6 +6,7 @@ A trial's failure is an answer (``UnitResult.errors``) and touches no other tria
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +32,7 @@ from hopyard.storage import Store
 from hopyard.storage.hosts import bytes_at
 from hopyard.storage.oserrors import full_disk
 from hopyard.training.build import build_in_session
-from hopyard.training.estimator import Replica, Visit
+from hopyard.training.estimator import Replica, TogetherError, Visit
 from hopyard.training.evidence import gather
 from hopyard.training.hiding import say_hidden_state
 from hopyard.training.metric_store import pack_states, unpack_states
@@ -40,6 +41,8 @@ from hopyard.training.program import Program, forget_program, load_program
 from hopyard.training.request import UnitRequest, UnitResult
 from hopyard.training.resident import Resident, Residents, copied, lost
 from hopyard.training.session import Session
+
+_log = logging.getLogger("hopyard")
 
 residents: Residents = Residents()
 
@@ -132,6 +135,16 @@ def _visit_together(units: Sequence[_TrialUnit], visit: Visit) -> None:
             for unit in units:
                 unit.begin_anew()
             return
+        except TogetherError as error:
+            _log.warning(
+                "Trials %s make this visit one at a time from where they began, since %s.",
+                ", ".join(str(unit.trial) for unit in members),
+                error,
+                exc_info=error,
+            )
+            for unit in members:
+                unit.begin_visit_anew()
+            continue
         except Exception as error:  # of the data, for instance: each says so by itself
             answers = [error] * len(members)
         for unit, answer in zip(members, answers or [None] * len(members), strict=True):
@@ -177,6 +190,10 @@ class _TrialUnit:
         self.moved = 0
 
     @property
+    def trial(self) -> int:
+        return self._trial
+
+    @property
     def trains(self) -> bool:
         return self._request.phase == "train"
 
@@ -196,6 +213,10 @@ class _TrialUnit:
         """Forget all that was built over a base that is not what it was, and how it was built."""
         self._forget()
         self._program = load_program(self._request.store, self._request.program)
+        self._resident, self.answer = None, None
+
+    def begin_visit_anew(self) -> None:
+        """Forget a replica that is of no use any more."""
         self._resident, self.answer = None, None
 
     def _forget(self) -> None:

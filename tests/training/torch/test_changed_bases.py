@@ -197,7 +197,8 @@ def test_a_pack_of_which_one_changes_the_base_loses_that_one_alone(
     tmp_path: Path, data: Prepared, worker: bool, phase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = network()
-    for name, value in {"LEAST_GAIN": 0.0, "_PROBE_SECONDS": 0.0, "_widths": {}, "_BATCHES_FIRST": 0}.items():
+    settings = {"LEAST_GAIN": 0.0, "_MOST_PROBE_SECONDS": 1e9, "_widths": {}, "_BATCHES_FIRST": 0}
+    for name, value in settings.items():
         monkeypatch.setattr(pack, name, value)
     raised = []
     for kind in ("train_together", "validate_together"):

@@ -20,7 +20,7 @@ from hopyard.objects import flatten
 from hopyard.torch import TorchEstimator
 from hopyard.training.estimator import Context, OneBatch, Visit
 from hopyard.training.session import Session
-from hopyard.training.torch import pack, stack
+from hopyard.training.torch import measuring, pack, stack
 from hopyard.training.torch.optim import OptimizerSteps
 from hopyard.training.torch.replica import TorchReplica
 
@@ -55,7 +55,8 @@ class Rows(OneBatch):
 @pytest.fixture(autouse=True)
 def _packs_whatever_they_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack, "LEAST_GAIN", 0.0)
-    monkeypatch.setattr(pack, "_PROBE_SECONDS", 0.0)
+    monkeypatch.setattr(pack, "_MOST_PROBE_SECONDS", 1e9)
+    monkeypatch.setattr(measuring, "_SHORT_SECONDS", 0.0)
     monkeypatch.setattr(pack, "_widths", {})
     monkeypatch.setattr(pack, "_BATCHES_FIRST", 0)
 
@@ -447,22 +448,6 @@ def test_members_that_gain_nothing_are_trained_alone(monkeypatch: pytest.MonkeyP
         assert together(members, visits()[0]) is None
         assert "3 of them together would take" in members[0].trains_alone
         assert "as long as one by one" in members[0].trains_alone
-
-
-def test_no_wider_stack_is_measured_when_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "_MOST_PROBE_SECONDS", 0.0)
-    with Session(1):
-        members = replicas(small, 6)
-        assert together(members, visits()[0]) is not None
-        assert pack.width_of(members[0].signature) == 4
-
-
-def test_gains_are_measured_in_turns_of_equal_work() -> None:
-    calls: list[str] = []
-    assert pack._gain(lambda: calls.append("one"), lambda: calls.append("all"), 3) > 0
-    turn = ["one", "one", "one", "all"]
-    assert calls[2:] == turn * (len(calls[2:]) // 4)
-    assert calls[:2] == ["one", "all"], "which are not counted"
 
 
 def test_a_gain_is_measured_and_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:

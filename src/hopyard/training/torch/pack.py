@@ -10,7 +10,6 @@ who trains with whom, and packs may form anew for every unit.
 from __future__ import annotations
 
 import copy
-import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -22,9 +21,11 @@ from torch import nn
 
 from hopyard.data.reading.views import Batch
 from hopyard.errors import BaseChangedError, DivergedError
-from hopyard.training.estimator import Visit, batch_sizes
+from hopyard.training.estimator import TogetherError, Visit, batch_sizes
 from hopyard.training.metric import MetricSet
+from hopyard.training.torch import measuring
 from hopyard.training.torch.base import Base
+from hopyard.training.torch.fallback import described, say_fallback
 from hopyard.training.torch.forward import Forward
 from hopyard.training.torch.pack_losses import MemberLosses, PackLosses
 from hopyard.training.torch.session import Flags, generators_kept
@@ -43,14 +44,16 @@ WIDTHS_OVER_BASE = (8, 4, 2)
 LEAST_GAIN = 1.1
 _LARGE_GAIN = 1.5
 """A gain of models over one base with which no other width is tried: their plans take as long as some batches."""
-_PROBE_SECONDS = 0.03
 _MOST_PROBE_SECONDS = 2.0
-"""After which no wider stack is begun to be measured that is expected to end later."""
+"""CPU time in which it is measured what models gain together."""
+_SHARE_OF_TRAINING = 40
+"""Over a base, besides, one part of so many of the time that the models have trained in turns, since plans are made."""
+_STEPS_OF_PROBE = 5
+"""Batches that measuring takes as long as, for each member of a pack."""
 _BATCHES_FIRST = 500
 """Batches that a process computes in turns of models over one base, before it measures what they gain together: that
-takes as long as 20 to 160 batches, which a short search does not win back."""
-_BATCHES_OF_PROBE = 10
-"""Batches of each member that measuring two of them over a base takes as long as."""
+takes as long as 12 to 60 batches, which a short search does not win back."""
+_TAKES_LONG = f"a batch takes so long that it takes over {_MOST_PROBE_SECONDS:g} s to measure what they gain"
 
 _widths: dict[tuple[str, int], int | str] = {}
 """By signature and threads: how wide stacks of these models are, or why they train one at a time."""
@@ -308,7 +311,7 @@ def gain_together(replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]) -
     try:
         for batch, _ in replicas[0].training_batches(visit):
             alone = 0.0 if members[0].parts.base is None else _seconds_alone(signature, members[0], batch)
-            if 2 * _BATCHES_OF_PROBE * alone <= _MOST_PROBE_SECONDS:
+            if 2 * _STEPS_OF_PROBE * alone <= _MOST_PROBE_SECONDS:
                 _width(signature, members, batch)
             break
     finally:
@@ -367,6 +370,9 @@ def train_members(
         rows: of all batches.
 
     Returns: whether they were trained; else they must be trained one by one, and nothing of them has changed.
+
+    Raises:
+        TogetherError: computing them together has failed.
     """
     first = members[0].parts
     sizes = batch_sizes(rows, first.estimator.batch_size)
@@ -382,10 +388,13 @@ def train_members(
                 width = _width(signature, members, batch)
                 if isinstance(width, str):
                     return False
-                groups = _grouped(signature, members, width)
+                with _failures_noted(signature):
+                    groups = _grouped(signature, members, width)
             ends_here = ends is None or number in ends
             for some, lockstep in groups:
-                losses = lockstep.gradients(batch, None if shares is None else shares[number], add=not begins)
+                with _failures_noted(signature):
+                    share = None if shares is None else shares[number]
+                    losses = lockstep.gradients(batch, share, add=not begins)
                 for member, found in zip(some, losses, strict=True):
                     if isinstance(found, Exception):
                         member.error = member.error or found
@@ -397,7 +406,24 @@ def train_members(
     finally:
         for _, lockstep in groups:
             lockstep.close(changed=True)
+            if lockstep.failure:
+                _widths[signature, torch.get_num_threads()] = lockstep.failure
     return True
+
+
+@contextmanager
+def _failures_noted(signature: str) -> Iterator[None]:
+    """Have models of this signature train one at a time from now on, if computing them together fails.
+
+    Raises:
+        TogetherError: it has failed.
+    """
+    try:
+        yield
+    except Exception as error:
+        failed = f"training them together failed ({described(error)})"
+        _widths[signature, torch.get_num_threads()] = failed
+        raise TogetherError(failed) from error
 
 
 def _grouped(
@@ -445,7 +471,9 @@ def measure_members(
                     return None
                 try:
                     outputs = stack.forward(_input(members[0].forward, batch), training=False)
-                except Exception:  # each says for itself what is wrong, if it is the model
+                except Exception as error:
+                    if _computes_alone(members[0], batch):  # else each says for itself what is wrong
+                        say_fallback("Validating models together failed", error)
                     return None
                 results = losses.results(outputs, batch)
                 for slot, (member, metric, result) in enumerate(zip(members, metrics, results, strict=True)):
@@ -459,6 +487,14 @@ def measure_members(
         finally:
             stack.close(changed=False)
     return found
+
+
+def _computes_alone(member: Parts, batch: Batch) -> bool:
+    try:
+        member.forward.outputs(batch)
+    except Exception:
+        return False
+    return True
 
 
 def _measure_over_base(
@@ -518,9 +554,14 @@ def _input(forward: Forward, batch: Batch) -> torch.Tensor:
 class _Lockstep:
     """Losses and gradients of models of one ``signature``, batch by batch.
 
+    Attributes:
+        failure: see :class:`hopyard.training.torch.taped.Unison`.
+
     Args:
         forwards: of the members, for labels and losses.
     """
+
+    failure: str = ""
 
     def __init__(
         self,
@@ -588,8 +629,7 @@ def _width(signature: str, members: Sequence[PackMember], batch: Batch) -> int |
             try:
                 chosen = _probed(signature, members, batch)
             except Exception as error:  # copies failed: the models are as they were, and may well train alone
-                said = str(error).partition("\n")[0][:120]
-                chosen = f"a trial of it failed ({type(error).__name__}: {said})"
+                chosen = f"a trial of it failed ({described(error)})"
         _widths[signature, torch.get_num_threads()] = chosen
     return chosen
 
@@ -602,11 +642,15 @@ def _probed(signature: str, members: Sequence[PackMember], batch: Batch) -> int 
     if misfit := _misfit(members[0].parts, batch):
         return misfit
     module = copy.deepcopy(members[0].parts.head)
-    begun, took = time.monotonic(), 0.0
+    step = partial(_own_gradients, module, forward, batch)
+    until = measuring.clock() + _MOST_PROBE_SECONDS
+    alone = measuring.seconds(step)
     gains: dict[int, float] = {}
+    took = 0.0
     for width in sorted({min(width, len(members)) for width in WIDTHS}):
-        before = time.monotonic()
-        if gains and before - begun + took * width / max(gains) > _MOST_PROBE_SECONDS:
+        before = measuring.clock()
+        expected = max(_STEPS_OF_PROBE * width * alone, took * width / max(gains, default=width))
+        if before + expected > until:
             break
         some = members[:width]
         copies = [copy.deepcopy((member.parts.head, _layers_of(member.parts))) for member in some]
@@ -620,19 +664,18 @@ def _probed(signature: str, members: Sequence[PackMember], batch: Batch) -> int 
         try:
             if differs := _differs(lockstep, some, modules, batch):
                 return differs
-            gains[width] = _gain(
-                partial(_own_gradients, module, forward, batch),
-                partial(lockstep.gradients, batch, None, add=False),
-                width,
-            )
+            together = partial(lockstep.gradients, batch, None, add=False)
+            gains[width] = measuring.gain(step, together, width, LEAST_GAIN, until)
         finally:
             lockstep.close(changed=True)
-        took = time.monotonic() - before
+        took = measuring.clock() - before
     return _chosen(signature, gains, len(members), WIDTHS[0])
 
 
 def _chosen(signature: str, gains: Mapping[int, float], members: int, most: int) -> int | str:
     """The width that gains most, of ``most`` if all members fit into one stack; or why there is none."""
+    if not gains:
+        return _TAKES_LONG
     width, gain = max(gains.items(), key=lambda each: each[1])
     _gains[signature, torch.get_num_threads()] = gain
     if gain < LEAST_GAIN:
@@ -645,20 +688,27 @@ def _probed_over_base(signature: str, members: Sequence[PackMember], batch: Batc
     share = _share_of(members[0].parts)
     widths = sorted({min(width, len(members)) for width in WIDTHS_OVER_BASE}, reverse=True)
     gains: dict[int, float] = {}
-    begun = time.monotonic()
+    begun = measuring.clock()
     alone = _seconds_alone(signature, members[0], batch)
-    while widths and (not gains or time.monotonic() - begun < _MOST_PROBE_SECONDS):
-        fitting = [width for width in widths if 3 * width * alone < _MOST_PROBE_SECONDS]
-        widths.remove(width := max(fitting) if fitting else min(widths))
+    trained = _in_turns.get((signature, torch.get_num_threads()), 0) * alone
+    until = begun + _MOST_PROBE_SECONDS + trained / _SHARE_OF_TRAINING
+    while widths:
+        left = until - measuring.clock()
+        fitting = [width for width in widths if _STEPS_OF_PROBE * width * alone <= left]
+        if not fitting:
+            break
+        widths.remove(width := max(fitting))
         with _copies_over_base(signature, members[:width]) as unison:
             try:
                 unison.prepare(batch, share)
             except _NotRecordedError as error:
                 return str(error)
-            gains[width] = _gain(
+            gains[width] = measuring.gain(
                 partial(unison.gradients_alone, 0, batch, share, add=False),
                 partial(unison.gradients, batch, share, add=False),
                 width,
+                LEAST_GAIN,
+                until,
             )
         if gains[width] > _LARGE_GAIN:
             break
@@ -674,10 +724,7 @@ def _seconds_alone(signature: str, member: PackMember, batch: Batch) -> float:
     """CPU time that a member over a base takes for the loss and gradients of a batch."""
     share = _share_of(member.parts)
     with _copies_over_base(signature, [member]) as one:
-        one.gradients_alone(0, batch, share, add=False)
-        begun = time.process_time()
-        one.gradients_alone(0, batch, share, add=False)
-        return time.process_time() - begun
+        return measuring.seconds(partial(one.gradients_alone, 0, batch, share, add=False))
 
 
 @contextmanager
@@ -724,26 +771,3 @@ def _copied(generator: torch.Generator) -> torch.Generator:
     made = torch.Generator()
     made.set_state(generator.get_state())
     return made
-
-
-def _gain(alone: Callable[[], Any], together: Callable[[], Any], width: int) -> float:
-    """How many times as long ``alone`` takes ``width`` times as ``together`` once, in CPU time: the least of some, of
-    one if they are long, measured in turns. (What else runs on the processor disturbs a long call more than a short
-    one.)
-    """
-    before = time.monotonic()
-    alone()
-    together()
-    least = 5 if time.monotonic() - before < _PROBE_SECONDS else 1
-    ones: list[float] = []
-    stacks: list[float] = []
-    end = time.monotonic() + _PROBE_SECONDS
-    while len(ones) < least or time.monotonic() < end:
-        begun = time.process_time()
-        for _ in range(width):
-            alone()
-        between = time.process_time()
-        together()
-        ones.append(between - begun)
-        stacks.append(time.process_time() - between)
-    return min(ones) / max(min(stacks), 1e-9)

@@ -495,7 +495,7 @@ class _Builder:
         return None if form_found.rule is None else form_found.rule(self._emit, call)
 
     def _rule(self, call: JointCall, is_mutable: bool) -> _FoundRule:
-        """How a call is done for all members at once, for calls of the same form, too: kernels do not choose by values."""
+        """How a call is done for all members at once; so are others of its form, as kernels do not choose by values."""
         likes = [
             [
                 each.new_empty_strided(each.shape, each.stride(), device="meta")
@@ -650,7 +650,14 @@ def _form_of_call(value: Any, handles: Mapping[int, Handle]) -> tuple[Any, ...]:
             tensor = handle.value
             place = met.setdefault(each.number, len(met))
             found.append(
-                (place, handle.stacked, tensor.shape, tensor.stride(), tensor.dtype, tensor.data_ptr() % _LINE)
+                (
+                    place,
+                    handle.stacked,
+                    tensor.shape,
+                    tensor.stride(),
+                    tensor.dtype,
+                    tensor.data_ptr() % _LINE,
+                )
             )
         elif isinstance(each, (tuple, list)):
             found.append((type(each), len(each)))

@@ -7,6 +7,7 @@ that looks at values: numbers and truths that it read are on the tape, too, for 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -196,18 +197,32 @@ def _place(tensor: torch.Tensor) -> _Place:
 def _written(func: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[torch.Tensor]:
     """The tensors that an operation changes in place."""
     found: list[torch.Tensor] = []
-    for number, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[number] if number < len(args) else keywords.get(argument.name)
-            found += [
-                each for each in (value if isinstance(value, (list, tuple)) else [value]) if each is not None
-            ]
+    for number, name in _writing(func):
+        value = args[number] if number < len(args) else keywords.get(name)
+        found += [
+            each for each in (value if isinstance(value, (list, tuple)) else [value]) if each is not None
+        ]
     return found
+
+
+@functools.cache
+def _writing(func: Any) -> list[tuple[int, str]]:
+    """Arguments that an operation changes in place."""
+    return [
+        (number, argument.name)
+        for number, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+
+
+@functools.cache
+def _has_dynamic_size(func: Any) -> bool:
+    return torch.Tag.dynamic_output_shape in func.tags
 
 
 def _check_size(func: Any, args: Sequence[Any]) -> None:
     """Raise _NotRecordedError if the size of the result depends on values."""
-    if torch.Tag.dynamic_output_shape not in func.tags:
+    if not _has_dynamic_size(func):
         return
     indices = args[1] if func in _INDEXING and len(args) > 1 else [None]
     if not all(

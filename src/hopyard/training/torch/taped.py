@@ -24,6 +24,7 @@ from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError
 from hopyard.training.torch import hidden
 from hopyard.training.torch.base import Base
+from hopyard.training.torch.fallback import described, say_fallback
 from hopyard.training.torch.forward import BatchResult, Forward
 from hopyard.training.torch.plan import OfMembers, PackPlan, PlanInputs, _OtherBranchError, plan_for
 from hopyard.training.torch.rules import Differing
@@ -118,6 +119,9 @@ class Unison:
     While it is open, trained parameters of one shape lie in one tensor with a slot for each member, and so do their
     gradients.
 
+    Attributes:
+        failure: why members are computed one by one, if a plan has failed that was made for them; else empty.
+
     Args:
         trains: whether the models are trained; else they are validated.
     """
@@ -126,6 +130,7 @@ class Unison:
         self._signature = signature
         self._members = members
         self._trains = trains
+        self.failure: str = ""
         self._branches: dict[_Form, list[tuple[PackPlan, Any]]] = {}
         self._own: list[tuple[nn.Parameter, torch.Tensor]] = []
         self._stacked: dict[str, torch.Tensor] = {}
@@ -180,8 +185,10 @@ class Unison:
         Returns: of each member what it found, or the exception that it raised.
         """
         found = self._planned(batch, share)
-        if found is None:
-            return [self.gradients_alone(slot, batch, share, add) for slot in range(len(self._members))]
+        if found is None or isinstance(found, Exception):
+            each = [self.gradients_alone(slot, batch, share, add) for slot in range(len(self._members))]
+            self._note(found, each)
+            return each
         measured, gradients = found
         for place, gradient in enumerate(gradients):
             self._take(place, gradient, add)
@@ -194,12 +201,23 @@ class Unison:
             _NotRecordedError: members draw random numbers, each from a generator that it must set itself.
         """
         found = self._planned(batch, None)
-        return [self._result(slot, batch, found) for slot in range(len(self._members))]
+        failed = found if isinstance(found, Exception) else None
+        results = [self._result(slot, batch, failed or found) for slot in range(len(self._members))]
+        self._note(failed, results)
+        return results
+
+    def _note(self, error: Exception | None, found: Sequence[Any]) -> None:
+        """Say that a plan failed, unless members fail, too, and say so by themselves. It is not used again."""
+        if error is None or any(isinstance(each, Exception) for each in found):
+            return
+        self.failure = f"their plan failed ({described(error)})"
+        phase = "trains" if self._trains else "validates"
+        say_fallback(f"The plan that {phase} models over a base together failed", error)
 
     def _result(self, slot: int, batch: Batch, found: Any) -> BatchResult | Exception:
         forward = self._members[slot].forward
         try:
-            if found is None:
+            if found is None or isinstance(found, Exception):
                 before = torch.get_rng_state()
                 with torch.no_grad():
                     result = forward(batch, training=False)
@@ -270,7 +288,9 @@ class Unison:
     # Plans -------------------------------------------------------------------------------------
 
     def _planned(self, batch: Batch, share: float | None) -> Any:
-        """What a plan gives for a batch; None: there is none for it."""
+        """What a plan gives for a batch; None: there is none for it; an exception: it has failed."""
+        if self.failure:
+            return None
         form = self._form(batch, share)
         if form not in self._branches:
             self._branches[form] = self._known(form)
@@ -287,8 +307,10 @@ class Unison:
             if len(branches) < _MOST_BRANCHES and self._is_worth_it(form):
                 self.prepare(batch, share)
                 return self._ran(branches[-1][0], inputs)
-        except Exception:  # in turns, each says by itself what it fails at
+        except _NotRecordedError:
             return None
+        except Exception as error:
+            return error
         return None
 
     def _is_worth_it(self, form: _Form) -> bool:

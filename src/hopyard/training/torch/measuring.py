@@ -1,0 +1,72 @@
+"""What a pack gains, in CPU time, measured with as few steps as tell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+clock: Callable[[], float] = time.process_time
+"""Seconds of CPU time; what else runs on the processor does not count."""
+
+_SHORT_SECONDS = 0.03
+"""A turn that takes less is repeated for so long."""
+_LONG_SECONDS = 0.2
+"""Beside which it does not count what a first call has to prepare."""
+_TURNS_OF_SHORT = 5
+"""At least."""
+_TURNS_OF_LONG = 3
+"""At most."""
+_CLEAR = 1.05
+"""How many times more or less than the gain that is asked for is clear, so that no other turn is needed."""
+
+
+def seconds(do: Callable[[], Any]) -> float:
+    """CPU time that a call takes; the second time, as the first one may have things to prepare, unless it is long."""
+    taken = _seconds_once(do)
+    return taken if taken >= _LONG_SECONDS else _seconds_once(do)
+
+
+def gain(
+    alone: Callable[[], Any], together: Callable[[], Any], width: int, least: float, until: float
+) -> float:
+    """How many times as long ``alone`` takes ``width`` times as ``together`` once, in CPU time, measured in turns.
+
+    The least of each counts: what else runs on the processor disturbs a long call more than a short one. Short calls
+    have turns of equal work. Of long ones ``alone`` is called once in a turn, and there is no other turn where it is
+    clear on which side of ``least`` the gain is.
+
+    Args:
+        until: no other turn begins that is expected to end later.
+    """
+    ones, stacks = [_seconds_once(alone)], [_seconds_once(together)]
+    if width * ones[0] + stacks[0] < _SHORT_SECONDS:
+        return _gain_of_short(alone, together, width)
+    while len(ones) < _TURNS_OF_LONG and clock() + ones[-1] + stacks[-1] <= until:
+        lowest, highest = width * min(ones) / max(stacks), width * max(ones) / min(stacks)
+        if lowest >= least * _CLEAR or highest <= least / _CLEAR:
+            break
+        ones.append(_seconds_once(alone))
+        stacks.append(_seconds_once(together))
+    return width * min(ones) / max(min(stacks), 1e-9)
+
+
+def _seconds_once(do: Callable[[], Any]) -> float:
+    """CPU time that a call takes."""
+    begun = clock()
+    do()
+    return clock() - begun
+
+
+def _gain_of_short(alone: Callable[[], Any], together: Callable[[], Any], width: int) -> float:
+    def all_alone() -> None:
+        for _ in range(width):
+            alone()
+
+    ones: list[float] = []
+    stacks: list[float] = []
+    end = clock() + _SHORT_SECONDS
+    while len(ones) < _TURNS_OF_SHORT or clock() < end:
+        ones.append(_seconds_once(all_alone))
+        stacks.append(_seconds_once(together))
+    return min(ones) / max(min(stacks), 1e-9)
