@@ -6,7 +6,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Self
 
 from hopyard.backend.base import Backend, check_worker, without_exit
@@ -51,7 +51,7 @@ class InlineBackend(Backend):
         check_worker(worker, 1)
         future: Future[Any] = Future()
         try:
-            with self._surroundings():
+            with self._surroundings() if self._env else nullcontext():
                 result = fn(*args)
             future.set_result(result)
         except (KeyboardInterrupt, Preempted):
@@ -78,9 +78,6 @@ class InlineBackend(Backend):
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
         """Have the environment variables of tasks, which other threads of the caller must not mix up."""
-        if not self._env:
-            yield
-            return
         with self._one_at_a_time, variables_set(self._env):
             yield
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Start:
         """The first of the units."""
         return self.units[0]
 
-    @property
+    @cached_property
     def trials(self) -> tuple[int, ...]:
         return tuple(unit.trial for unit in self.units)
 
