@@ -11,7 +11,7 @@ clock: Callable[[], float] = time.process_time
 
 _SHORT_SECONDS = 0.03
 """A turn that takes less is repeated for so long."""
-_LONG_SECONDS = 0.2
+LONG_SECONDS = 0.2
 """Beside which it does not count what a first call has to prepare."""
 _TURNS_OF_SHORT = 5
 """At least."""
@@ -23,12 +23,17 @@ _CLEAR = 1.05
 
 def seconds(do: Callable[[], Any]) -> float:
     """CPU time that a call takes; the second time, as the first one may have things to prepare, unless it is long."""
-    taken = _seconds_once(do)
-    return taken if taken >= _LONG_SECONDS else _seconds_once(do)
+    taken = seconds_once(do)
+    return taken if taken >= LONG_SECONDS else seconds_once(do)
 
 
 def gain(
-    alone: Callable[[], Any], together: Callable[[], Any], width: int, least: float, until: float
+    alone: Callable[[], Any],
+    together: Callable[[], Any],
+    width: int,
+    least: float,
+    until: float,
+    first: tuple[float, float] | None = None,
 ) -> float:
     """How many times as long ``alone`` takes ``width`` times as ``together`` once, in CPU time, measured in turns.
 
@@ -38,20 +43,22 @@ def gain(
 
     Args:
         until: no other turn begins that is expected to end later.
+        first: seconds that they took before; None: they are called for that.
     """
-    ones, stacks = [_seconds_once(alone)], [_seconds_once(together)]
+    one, stack = first or (seconds_once(alone), seconds_once(together))
+    ones, stacks = [one], [stack]
     if width * ones[0] + stacks[0] < _SHORT_SECONDS:
         return _gain_of_short(alone, together, width)
     while len(ones) < _TURNS_OF_LONG and clock() + ones[-1] + stacks[-1] <= until:
         lowest, highest = width * min(ones) / max(stacks), width * max(ones) / min(stacks)
         if lowest >= least * _CLEAR or highest <= least / _CLEAR:
             break
-        ones.append(_seconds_once(alone))
-        stacks.append(_seconds_once(together))
+        ones.append(seconds_once(alone))
+        stacks.append(seconds_once(together))
     return width * min(ones) / max(min(stacks), 1e-9)
 
 
-def _seconds_once(do: Callable[[], Any]) -> float:
+def seconds_once(do: Callable[[], Any]) -> float:
     """CPU time that a call takes."""
     begun = clock()
     do()
@@ -67,6 +74,6 @@ def _gain_of_short(alone: Callable[[], Any], together: Callable[[], Any], width:
     stacks: list[float] = []
     end = clock() + _SHORT_SECONDS
     while len(ones) < _TURNS_OF_SHORT or clock() < end:
-        ones.append(_seconds_once(all_alone))
-        stacks.append(_seconds_once(together))
+        ones.append(seconds_once(all_alone))
+        stacks.append(seconds_once(together))
     return min(ones) / max(min(stacks), 1e-9)

@@ -10,6 +10,7 @@ who trains with whom, and packs may form anew for every unit.
 from __future__ import annotations
 
 import copy
+import math
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -699,16 +700,21 @@ def _probed_over_base(signature: str, members: Sequence[PackMember], batch: Batc
             break
         widths.remove(width := max(fitting))
         with _copies_over_base(signature, members[:width]) as unison:
+            most = width * alone if width * alone > measuring.LONG_SECONDS else math.inf
             try:
-                unison.prepare(batch, share)
+                took = unison.prepare(batch, share, most)
             except _NotRecordedError as error:
                 return str(error)
+            if took is not None and took > most:
+                gains[width] = width * alone / took
+                continue
             gains[width] = measuring.gain(
                 partial(unison.gradients_alone, 0, batch, share, add=False),
                 partial(unison.gradients, batch, share, add=False),
                 width,
                 LEAST_GAIN,
                 until,
+                None if took is None else (alone, took),
             )
         if gains[width] > _LARGE_GAIN:
             break
