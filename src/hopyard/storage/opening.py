@@ -6,7 +6,6 @@ import os
 import re
 from urllib.parse import urlsplit
 
-from hopyard import storage
 from hopyard.errors import UsageError
 from hopyard.storage.base import Store
 from hopyard.storage.hdfserrors import HDFS_SCHEMES
@@ -45,7 +44,9 @@ def open_store(url: str | os.PathLike[str] | Store) -> Store:
     if scheme[1].lower() in SCHEMES:
         return ObjectStore(text)
     if scheme[1].lower() in HDFS_SCHEMES:
-        return storage.HDFSStore(text)  # which few programs load
+        from hopyard.storage.hdfs import HDFSStore  # few programs need it
+
+        return HDFSStore(text)
     raise _unknown_scheme(text, scheme[1].lower())
 
 
