@@ -181,7 +181,7 @@ def test_short_calls_have_turns_of_equal_work_behind_one_each_that_does_not_coun
 @pytest.mark.parametrize(
     ("ones", "stacks", "order", "gain"),
     [
-        ([100], [200], "1k", 2.0),
+        ([100, 90], [200, 150], "1k1k", 2.4),
         ([100], [400], "1k", 1.0),
         ([100, 100, 100], [350, 380, 360], "1k1k1k", 400 / 350),
         ([100, 90], [350, 250], "1k1k1k"[:6], 360 / 250),

@@ -17,7 +17,7 @@ _TURNS_OF_SHORT = 5
 """At least."""
 _TURNS_OF_LONG = 3
 """At most."""
-_CLEAR = 1.05
+CLEAR = 1.05
 """How many times more or less than the gain that is asked for is clear, so that no other turn is needed."""
 
 
@@ -39,7 +39,7 @@ def gain(
 
     The least of each counts: what else runs on the processor disturbs a long call more than a short one. Short calls
     have turns of equal work. Of long ones ``alone`` is called once in a turn, and there is no other turn where it is
-    clear on which side of ``least`` the gain is.
+    clear on which side of ``least`` the gain is; but a gain is seen twice, as a first call may have things to prepare.
 
     Args:
         until: no other turn begins that is expected to end later.
@@ -51,7 +51,7 @@ def gain(
         return _gain_of_short(alone, together, width)
     while len(ones) < _TURNS_OF_LONG and clock() + ones[-1] + stacks[-1] <= until:
         lowest, highest = width * min(ones) / max(stacks), width * max(ones) / min(stacks)
-        if lowest >= least * _CLEAR or highest <= least / _CLEAR:
+        if (lowest >= least * CLEAR and len(ones) > 1) or highest <= least / CLEAR:
             break
         ones.append(seconds_once(alone))
         stacks.append(seconds_once(together))

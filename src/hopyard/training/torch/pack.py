@@ -700,7 +700,8 @@ def _probed_over_base(signature: str, members: Sequence[PackMember], batch: Batc
             break
         widths.remove(width := max(fitting))
         with _copies_over_base(signature, members[:width]) as unison:
-            most = width * alone if width * alone > measuring.LONG_SECONDS else math.inf
+            is_long = width * alone > measuring.LONG_SECONDS
+            most = width * alone * measuring.CLEAR / LEAST_GAIN if is_long and LEAST_GAIN else math.inf
             try:
                 took = unison.prepare(batch, share, most)
             except _NotRecordedError as error:
