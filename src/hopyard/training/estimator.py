@@ -165,7 +165,7 @@ def another_architecture(error: EstimatorError) -> EstimatorError:
     )
 
 
-class TogetherError(Exception):
+class _TogetherError(Exception):
     """Replicas cannot be trained together, as was seen while they were."""
 
 
@@ -249,7 +249,7 @@ class Replica(ABC):
 
         Raises:
             BaseChangedError: one of them has changed the base that they share; all of them are of no use any more.
-            TogetherError: computing them together has failed. They are of no use any more, and each must be trained
+            _TogetherError: computing them together has failed. They are of no use any more, and each must be trained
                 alone from where it began.
         """
         return None

@@ -32,7 +32,7 @@ from hopyard.storage import Store
 from hopyard.storage.hosts import bytes_at
 from hopyard.storage.oserrors import full_disk
 from hopyard.training.build import build_in_session
-from hopyard.training.estimator import Replica, TogetherError, Visit
+from hopyard.training.estimator import Replica, Visit, _TogetherError
 from hopyard.training.evidence import gather
 from hopyard.training.hiding import say_hidden_state
 from hopyard.training.metric_store import pack_states, unpack_states
@@ -135,7 +135,7 @@ def _visit_together(units: Sequence[_TrialUnit], visit: Visit) -> None:
             for unit in units:
                 unit.begin_anew()
             return
-        except TogetherError as error:
+        except _TogetherError as error:
             _log.warning(
                 "Trials %s make this visit one at a time from where they began, since %s.",
                 ", ".join(str(unit.trial) for unit in members),

@@ -17,7 +17,7 @@ from torch import nn
 
 from hopyard.cli.run import _packs_in_numbers
 from hopyard.hopper.history import totals_of
-from hopyard.training.estimator import TogetherError
+from hopyard.training.estimator import _TogetherError
 from hopyard.training.session import Session
 from hopyard.training.torch import fallback, measuring, pack, plan, stack, taped
 from hopyard.training.torch.replica import TorchReplica
@@ -168,7 +168,7 @@ def test_a_stack_that_fails_while_it_trains_ends_the_visit(monkeypatch: pytest.M
     with Session(1):
         members = chains.replicas(chains.small, 3)
         failing(monkeypatch, pack._Lockstep, "gradients", at=4)
-        with pytest.raises(TogetherError) as raised:
+        with pytest.raises(_TogetherError) as raised:
             together(members, visits()[0])
         assert str(raised.value) == why
         assert members[0].trains_alone == why

@@ -22,7 +22,7 @@ from torch import nn
 
 from hopyard.data.reading.views import Batch
 from hopyard.errors import BaseChangedError, DivergedError
-from hopyard.training.estimator import TogetherError, Visit, batch_sizes
+from hopyard.training.estimator import Visit, _TogetherError, batch_sizes
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch import measuring
 from hopyard.training.torch.base import Base
@@ -373,7 +373,7 @@ def train_members(
     Returns: whether they were trained; else they must be trained one by one, and nothing of them has changed.
 
     Raises:
-        TogetherError: computing them together has failed.
+        _TogetherError: computing them together has failed.
     """
     first = members[0].parts
     sizes = batch_sizes(rows, first.estimator.batch_size)
@@ -417,14 +417,14 @@ def _failures_noted(signature: str) -> Iterator[None]:
     """Have models of this signature train one at a time from now on, if computing them together fails.
 
     Raises:
-        TogetherError: it has failed.
+        _TogetherError: it has failed.
     """
     try:
         yield
     except Exception as error:
         failed = f"training them together failed ({described(error)})"
         _widths[signature, torch.get_num_threads()] = failed
-        raise TogetherError(failed) from error
+        raise _TogetherError(failed) from error
 
 
 def _grouped(
