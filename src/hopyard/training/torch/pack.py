@@ -714,7 +714,7 @@ def _probed_over_base(signature: str, members: Sequence[PackMember], batch: Batc
                 partial(unison.gradients, batch, share, add=False),
                 width,
                 LEAST_GAIN,
-                until,
+                min(until, measuring.clock() + _MOST_PROBE_SECONDS - alone - (took or 0.0)),
                 None if took is None else (alone, took),
             )
         if gains[width] > _LARGE_GAIN:
