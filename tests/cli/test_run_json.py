@@ -104,7 +104,7 @@ def test_describe(place: Path) -> None:
         "begun": "text",
         "search_space": {"width": {"hp_choice": ["int"]}, "lr": {"hp_choice": ["float"]}},
         "trained_on": None,
-        "frozen_at": None,
+        "frozen_at": [],
         "metric": "text",
         "mode": "text",
         "epochs": "int",

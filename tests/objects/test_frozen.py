@@ -42,6 +42,7 @@ def another_process() -> None:
     for known in frozen_module._places.values():  # which objects in the middle of something have
         known.clear()
     frozen_module._marked.clear()
+    frozen_module._lent.clear()
 
 
 @pytest.fixture(autouse=True)

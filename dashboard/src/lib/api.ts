@@ -128,7 +128,7 @@ export interface Run {
   begun: string | null;
   search_space: JsonObject | null;
   trained_on: Json;
-  frozen_at: string | null;
+  frozen_at: string[];
   metric: string | null;
   mode: 'min' | 'max' | null;
   epochs: number | null;

@@ -142,8 +142,8 @@ def _show_header(run: Run) -> None:
     trained_on = (header.get("data") or {}).get("train")
     if trained_on is not None:
         say(f"trained on {trained_on}")
-    if "frozen_at" in header:
-        say(f"reads frozen tensors from {header['frozen_at']}, which must stay as long as the run is kept")
+    for url in run.frozen_at:
+        say(f"reads frozen tensors from {url}, which must stay as long as the run is kept")
     length = describe_length(run.state) or "as long as the function runs"
     say(
         f"{count_trials(run)}, {length} over {counted(header['layout']['train'], 'partition')}{_outlook(run)}\n"

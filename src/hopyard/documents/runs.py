@@ -31,6 +31,8 @@ class DescribedRun(Protocol):
     def settings(self) -> dict[str, Any]: ...
     @property
     def state(self) -> RunState: ...
+    @property
+    def frozen_at(self) -> list[str]: ...
     def waiting(self) -> list[str]: ...
 
 
@@ -86,7 +88,7 @@ def facts_json(run: DescribedRun, totals: Totals, broken: Sequence[str] | None) 
         "begun": time_json(header["created"]),
         "search_space": run.settings["search_space"],
         "trained_on": (header.get("data") or {}).get("train"),
-        "frozen_at": header.get("frozen_at"),
+        "frozen_at": run.frozen_at,
         "metric": state.metric.key,
         "mode": cast(shapes.Mode, state.metric.mode),
         "epochs": None if is_endless(state) else state.num_epochs,

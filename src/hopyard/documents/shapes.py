@@ -136,7 +136,7 @@ class RunFactsJson(TypedDict):
     begun: datetime
     search_space: Named | None
     trained_on: Any
-    frozen_at: str | None
+    frozen_at: list[str]
     metric: str
     mode: Mode
     epochs: int | None

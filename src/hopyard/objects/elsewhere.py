@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
-from hopyard.errors import NotFoundError
+from hopyard.errors import HopyardError, NotFoundError, StorageError
 from hopyard.objects.safetensorsfile import SafetensorsFile, TensorSlot
 from hopyard.objects.tensors import Tensor
 from hopyard.storage import Store
 
-_SUFFIX = ".safetensors"
-_PACKFILES = "packfiles/data-"
-"""What the names of a stockroom's packfiles begin with, which are safetensors files too."""
-_RUNS = "runs"
-"""Folder of a store whose files go with their runs."""
+_FILES = re.compile(r"(?i:\.safetensors)$|(^|/)packfiles/data-[0-9a-f]{64}$")
+"""Names of safetensors files; those of a stockroom, too."""
+_OF_RUNS = re.compile(r"/\d{5}/[0-9a-f]{64}\.safetensors$|/(_frozen|elsewhere)/")
+"""Places of files that go with the run of a store."""
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Tensors of a file that lie in the safetensors files of another store.
+    """Tensors that lie in the safetensors files of another store.
 
     Attributes:
         url: of that store.
-        slots: the place of each, by its name here.
+        slots: the place of each, by its digest.
     """
 
     url: str
     slots: Mapping[str, TensorSlot]
 
     def to_json(self) -> str:
-        """The text that stands in the metadata of the file."""
+        """The text that stands in the metadata of a file that refers to them."""
         slots = {
-            name: [slot.file, slot.dtype, slot.shape, slot.start, slot.stop]
-            for name, slot in self.slots.items()
+            digest: [slot.file, slot.dtype, slot.shape, slot.start, slot.stop]
+            for digest, slot in self.slots.items()
         }
         return json.dumps([self.url, slots], separators=(",", ":"))
 
@@ -51,8 +52,8 @@ class Elsewhere:
         return cls(
             str(url),
             {
-                name: TensorSlot(dtype, tuple(shape), start, stop, str(file))
-                for name, (file, dtype, shape, start, stop) in slots.items()
+                digest: TensorSlot(dtype, tuple(shape), start, stop, str(file))
+                for digest, (file, dtype, shape, start, stop) in slots.items()
             },
         )
 
@@ -64,46 +65,82 @@ class Found:
     Attributes:
         tensors: by digest; of dtype and shape, and without memory.
         elsewhere: the place of each, by digest.
+        left_out: why a file was not read, by the file's name.
     """
 
     tensors: dict[str, Tensor]
     elsewhere: Elsewhere
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def only(self, digests: Collection[str]) -> Found:
+        """Those of these digests, without others."""
+        tensors = {digest: tensor for digest, tensor in self.tensors.items() if digest in digests}
+        slots = {digest: self.elsewhere.slots[digest] for digest in tensors}
+        return Found(tensors, Elsewhere(self.elsewhere.url, slots))
 
 
-def files_elsewhere(store: Store) -> list[str]:
-    """The safetensors files of a folder or store, but for those of its runs, which go with the runs.
+def files_elsewhere(place: Store) -> list[str]:
+    """The safetensors files of a folder or store, but for those that go with runs.
 
     Raises:
         NotFoundError: there is none.
+        StorageError: the place cannot be listed.
     """
-    names = [
-        name
-        for name in sorted(store.names())
-        if (name.endswith(_SUFFIX) or name.startswith(_PACKFILES)) and not name.startswith(f"{_RUNS}/")
-    ]
-    if not names:
+    url = place.url
+    try:
+        names = [name for name in sorted(place.names()) if _FILES.search(name) and _is_there(place, name)]
+    except OSError as error:
+        raise StorageError(
+            f"frozen_at={url!r} cannot be listed: {error.strerror} ({error.filename}). Give a folder that this user "
+            "may read, with nothing in it that leads back to it."
+        ) from error
+    kept = [name for name in names if not _OF_RUNS.search(f"{url}/{name}")]
+    if not kept:
+        what = "no safetensors file"
+        if names:
+            what = "no safetensors file but those of runs, which go with their runs"
+        elif (folder := place.path("x")) is not None and not folder.parent.exists():
+            what = "no such folder"
         raise NotFoundError(
-            f"frozen_at={store.url!r}, but there is no safetensors file. Give the folder in which the files of the "
-            "pretrained model lie, such as model.safetensors; or leave frozen_at out, and frozen tensors are stored "
-            "with the runs."
+            f"frozen_at={url!r}, but there is {what}. Give the folder in which the files of the pretrained model lie, "
+            "such as model.safetensors (huggingface_hub.snapshot_download gives that of a model of the hub); or leave "
+            "frozen_at out, and frozen tensors are stored with the runs."
         )
-    return names
+    return kept
 
 
-def find_elsewhere(store: Store) -> Found:
-    """The tensors of all safetensors files of a folder or store; every byte is read.
+def find_elsewhere(place: Store) -> Found:
+    """The tensors of all safetensors files of a folder or store; every byte is read. A file that is not whole is left
+    out.
 
     Raises:
-        NotFoundError: there is no such file.
-        CorruptError: one is not whole; names it.
+        NotFoundError: there is no file that can be read.
+        StorageError: the place cannot be listed.
     """
     slots: dict[str, TensorSlot] = {}
     tensors: dict[str, Tensor] = {}
-    for name in files_elsewhere(store):
-        for tensor, slot in _tensors(SafetensorsFile(store, name, maps=False)):
-            if tensor.digest not in tensors:
-                tensors[tensor.digest], slots[tensor.digest] = tensor, replace(slot, file=name)
-    return Found(tensors, Elsewhere(store.url, slots))
+    left_out: dict[str, str] = {}
+    for name in files_elsewhere(place):
+        try:
+            for tensor, slot in _tensors(SafetensorsFile(place.foreign(), name, is_ours=False)):
+                if tensor.digest not in tensors:
+                    tensors[tensor.digest], slots[tensor.digest] = tensor, replace(slot, file=name)
+        except HopyardError as error:
+            left_out[name] = str(error)
+    if not tensors and left_out:
+        raise NotFoundError(
+            f"frozen_at={place.url!r}, but no safetensors file there can be read: {next(iter(left_out.values()))}"
+        )
+    return Found(tensors, Elsewhere(place.url, slots), left_out)
+
+
+def _is_there(place: Store, name: str) -> bool:
+    """Whether a name is of a file: links may lead nowhere, and pipes have no end."""
+    try:
+        path = place.path(name)
+    except HopyardError:  # names that stores refuse are told when the file is read
+        return True
+    return path is None or Path(path).is_file()
 
 
 def _tensors(file: SafetensorsFile) -> Iterator[tuple[Tensor, TensorSlot]]:

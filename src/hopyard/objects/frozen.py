@@ -4,10 +4,13 @@ They lie in files beside the runs. A state refers to such a file as to one of it
 ``frozen/``, which the folder of a run resolves. Each file has a folder of its own, ``<digest>-<number>``:
 
 ============================  ===============================================================
-``<digest>.safetensors``      the file; or the places of its tensors in files elsewhere
+``<digest>.safetensors``      the file
 ``marks/<run>``               a run that uses it
 ``going/<token>``             a deletion that is about to happen
 ============================  ===============================================================
+
+A run may also read such tensors where they lie already, in files of somebody else. A file ``<digest>.safetensors`` in
+the folder ``elsewhere`` of the run says where. Other runs do not use it, since nobody told them that the files stay.
 
 The deletion of a run deletes files that no run uses any more. It shows itself before it looks for marks, and a run
 leaves its mark before it looks for deletions; so at least one of the two sees the other, however long it takes: a run
@@ -16,13 +19,14 @@ does not use a file that a deletion is after, but one of the next number, and a 
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
 
 from hopyard.errors import CorruptError, NotFoundError
 from hopyard.objects.elsewhere import Elsewhere, Found
 from hopyard.objects.states import (
+    ELSEWHERE,
     FROZEN,
     file_name,
     files_if_whole,
@@ -31,6 +35,7 @@ from hopyard.objects.states import (
     save_state,
     state_digest,
 )
+from hopyard.objects.tensorfile import TensorFile
 from hopyard.objects.tensors import Tensor
 from hopyard.storage import Store
 from hopyard.storage.base import PrefixStore
@@ -38,18 +43,21 @@ from hopyard.storage.base import PrefixStore
 _SHARED = "_frozen"
 """Folder beside those of the runs; no run can have this name."""
 _MARKS, _GOING = "marks", "going"
-_SMALLEST = 1 << 16
+SMALLEST = 1 << 16
 """Bytes of frozen tensors that are worth a file."""
 
 _places: dict[str, dict[str, tuple[str, int]]] = {}
 """For the URL of a store of files: for each tensor's digest the folder of a file, and the bytes of tensors in that, as
 far as this process knows."""
+_lent: dict[str, dict[str, tuple[str, int]]] = {}
+"""For the URL of a run's folder ``elsewhere``: as above, for tensors that the run reads elsewhere."""
 _marked: set[tuple[str, str, str]] = set()
 """(URL, folder, run) of the marks that this process has left without seeing a deletion."""
 
 
 class RunFolder(PrefixStore):
-    """The folder of a run, or a part of it. A file below ``frozen/``, in any part, is one of all runs.
+    """The folder of a run, or a part of it. A file below ``frozen/``, in any part, is one of all runs, and one below
+    ``elsewhere/`` of all parts.
 
     Args:
         runs: the store of all runs.
@@ -58,8 +66,10 @@ class RunFolder(PrefixStore):
 
     def _full(self, name: str) -> str:
         full = super()._full(name)
-        file = full.partition(f"/{FROZEN}/")[2]
-        return f"{_SHARED}/{file}" if file else full
+        if file := full.partition(f"/{FROZEN}/")[2]:
+            return f"{_SHARED}/{file}"
+        file = full.partition(f"/{ELSEWHERE}/")[2]
+        return f"{full.partition('/')[0]}/{ELSEWHERE}/{file}" if file else full
 
     def at(self, prefix: str) -> Store:
         return RunFolder(self._inner, f"{self._prefix}{prefix}") if prefix else self
@@ -82,6 +92,7 @@ class FrozenTensors:
     def __init__(self, runs: Store, run_id: str) -> None:
         self._runs, self._run_id = runs, run_id
         self._store = runs.at(_SHARED)
+        self._own = runs.at(f"{run_id}/{ELSEWHERE}")
         self._known = _places.setdefault(self._store.url, {})
         self.written: int = 0
 
@@ -92,28 +103,55 @@ class FrozenTensors:
         Args:
             tensors: by digest.
         """
-        if sum(tensor.nbytes for tensor in tensors.values()) < _SMALLEST:
+        if sum(tensor.nbytes for tensor in tensors.values()) < SMALLEST:
             return {}
-        if missing := self._missing(tensors):
-            self._write(missing)
-            self.written += sum(tensor.nbytes for tensor in missing.values())
-        found = {digest: self._known[digest] for digest in tensors}
-        return {digest: (f"{FROZEN}/{_file(folder)}", size) for digest, (folder, size) in found.items()}
-
-    def refer(self, lent: Found) -> None:
-        """Take tensors from where they lie: those that are in no file are read there from now on, and not written."""
-        if missing := self._missing(lent.tensors):
-            slots = {digest: lent.elsewhere.slots[digest] for digest in missing}
-            self._write(missing, replace(lent.elsewhere, slots=slots))
-
-    def _missing(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Those of some tensors, by digest, that no file has which this run can use; it uses the others."""
+        lent = {digest: place for digest, place in self._referred().items() if digest in tensors}
+        if not all(self._own.exists(_base_name(file)) for file in {file for file, _ in lent.values()}):
+            _lent.pop(self._own.url, None)  # the run was deleted, and begun anew
+            lent = {}
+        tensors = {digest: tensor for digest, tensor in tensors.items() if digest not in lent}
         if not tensors.keys() <= self._known.keys():
             self._look()
         for folder in {self._known[digest][0] for digest in tensors if digest in self._known}:
             if not self._use(folder):
                 self._forget(folder)
-        return {digest: tensors[digest] for digest in sorted(tensors) if digest not in self._known}
+        missing = {digest: tensors[digest] for digest in sorted(tensors) if digest not in self._known}
+        if missing:
+            self._write(missing)
+        found = {digest: self._known[digest] for digest in tensors}
+        return lent | {
+            digest: (f"{FROZEN}/{_file(folder)}", size) for digest, (folder, size) in found.items()
+        }
+
+    def refer(self, found: Found) -> None:
+        """Read tensors from where they lie from now on. What the run reads elsewhere already is read there, too, if all
+        that one of its files lists was found."""
+        self.mend(found)
+        known = self._referred()
+        missing = found.only([digest for digest in found.tensors if digest not in known])
+        if sum(tensor.nbytes for tensor in missing.tensors.values()) >= SMALLEST:
+            save_references(self._own, dict(sorted(missing.tensors.items())), missing.elsewhere)
+        _lent.pop(self._own.url, None)
+
+    def mend(self, found: Found) -> None:
+        """Read what the run reads elsewhere where it was found, as far as all that one of its files lists was."""
+        for _, elsewhere in _references(self._own):
+            here = found.only(elsewhere.slots)
+            if here.tensors.keys() == elsewhere.slots.keys() and here.elsewhere != elsewhere:
+                save_references(self._own, dict(sorted(here.tensors.items())), here.elsewhere)
+        _lent.pop(self._own.url, None)
+
+    def _referred(self) -> dict[str, tuple[str, int]]:
+        """For each tensor that the run can read elsewhere the file that says where, and the bytes of tensors there."""
+        known = _lent.get(self._own.url)
+        if known is None:
+            known = {}
+            for name, _ in _references(self._own):
+                if files_if_whole(self._own, name) is not None:
+                    sizes = own_tensors(self._own, name)
+                    known |= dict.fromkeys(sizes, (f"{ELSEWHERE}/{name}", sum(sizes.values())))
+            _lent[self._own.url] = known
+        return known
 
     def release(self) -> None:
         """Delete the marks of this run, and of those whose folders are gone; and the files without a mark."""
@@ -174,9 +212,9 @@ class FrozenTensors:
     def _is_going(self, folder: str) -> bool:
         return bool(self._store.names(f"{folder}/{_GOING}"))
 
-    def _write(self, tensors: Mapping[str, Tensor], elsewhere: Elsewhere | None = None) -> None:
-        """Write a file of tensors that no file has, or that none has for long; or of where they lie. Processes that do
-        so at once write the same file."""
+    def _write(self, tensors: Mapping[str, Tensor]) -> None:
+        """Write a file of tensors that no file has, or that none has for long. Processes that do so at once write the
+        same file."""
         digest, number = state_digest(tensors), 0
         while True:
             folder = f"{digest}-{number}"
@@ -184,12 +222,36 @@ class FrozenTensors:
             if not self._is_going(folder):
                 break
             number += 1
-        if elsewhere is None:
-            save_state(self._store.at(folder), dict(tensors))
-        else:
-            save_references(self._store.at(folder), tensors, elsewhere)
+        save_state(self._store.at(folder), dict(tensors))
         _marked.add((self._store.url, folder, self._run_id))
-        self._note(folder, {digest: tensor.nbytes for digest, tensor in tensors.items()})
+        sizes = {digest: tensor.nbytes for digest, tensor in tensors.items()}
+        self.written += sum(sizes.values())
+        self._note(folder, sizes)
+
+
+def urls_elsewhere(folder: Store) -> list[str]:
+    """The places from which a run reads frozen tensors, beside the store.
+
+    Args:
+        folder: of the run.
+    """
+    return sorted({elsewhere.url for _, elsewhere in _references(folder.at(ELSEWHERE))})
+
+
+def _references(store: Store) -> list[tuple[str, Elsewhere]]:
+    """The files of a run that say where tensors lie."""
+    found = []
+    for name in sorted(store.names()):
+        with contextlib.suppress(
+            NotFoundError, CorruptError
+        ):  # one that is damaged is no use, and written anew
+            elsewhere = TensorFile(store, name).elsewhere
+            found += [] if elsewhere is None else [(name, elsewhere)]
+    return found
+
+
+def _base_name(file: str) -> str:
+    return file.rpartition("/")[2]
 
 
 def _file(folder: str) -> str:

@@ -108,8 +108,9 @@ class SafetensorsFile:
     """A stored safetensors file of any program, open for reading: its metadata, its slots, and the bytes of slots.
 
     Args:
-        maps: whether its bytes are mapped where the store has files. A file that somebody else may write to is not:
-            mapped bytes would change with it, or end the process if the file became shorter.
+        is_ours: whether Hopyard alone writes it. Its bytes are mapped then, where the store has files; mapped bytes of
+            others would change with their file, or end the process if that became shorter. Tensors of dtypes that
+            Hopyard does not have are left out of a file of others.
 
     Attributes:
         metadata: strings by name, of the file's header.
@@ -123,19 +124,19 @@ class SafetensorsFile:
         CorruptError: it is not a whole safetensors file.
     """
 
-    def __init__(self, store: Store, name: str, *, maps: bool = True) -> None:
+    def __init__(self, store: Store, name: str, *, is_ours: bool = True) -> None:
         self._store, self._name = store, name
         self.bytes_read: int = 0
         self._begin = b""  # of a file that is not mapped: small ones are read in one request
         path = store.path(name)
         self.is_near: bool = path is not None
-        self._mapped = _map(store, name, path) if maps and path is not None else None
+        self._mapped = _map(store, name, path) if is_ours and path is not None else None
         size = store.size(name) if self._mapped is None else self._mapped.size
         self.size: int = size or 0
         self.metadata: dict[str, str]
         self.slots: dict[str, TensorSlot]
         try:
-            start, self.metadata, self.slots = read_header(self._head, self.size)
+            start, self.metadata, self.slots = read_header(self._head, self.size, knows_all=is_ours)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self.corrupt(f"its header cannot be read ({error})") from None
         if self._mapped is not None:
@@ -143,6 +144,8 @@ class SafetensorsFile:
         end = max((slot.stop for slot in self.slots.values()), default=start)
         if end != self.size:
             raise self.corrupt(f"it has {self.size} bytes, but its header says {end}")
+        if not is_ours:
+            self.slots = {key: slot for key, slot in self.slots.items() if slot.dtype in ITEM_SIZES}
 
     def corrupt(self, reason: str) -> CorruptError:
         """The error for content that is no whole file."""
@@ -197,12 +200,13 @@ def _spans(slots: Iterable[TensorSlot]) -> list[tuple[int, int]]:
 
 
 def read_header(
-    read: Callable[[int, int], bytes], size: int
+    read: Callable[[int, int], bytes], size: int, *, knows_all: bool = True
 ) -> tuple[int, dict[str, str], dict[str, TensorSlot]]:
     """Offset of the first tensor in a file of ``size`` bytes, and the file's metadata and slots.
 
     Args:
         read: (start, length) -> these bytes of the file.
+        knows_all: whether all dtypes must be those of ``ITEM_SIZES``.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: it is no header; the message says what is wrong with it.
@@ -218,16 +222,19 @@ def read_header(
         entries = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+    if not isinstance(entries, dict):
+        raise ValueError("it is no object of JSON")
     metadata = entries.pop("__metadata__", {})
-    return start, metadata, {name: _slot(entry, start) for name, entry in entries.items()}
+    return start, metadata, {name: _slot(entry, start, knows_all) for name, entry in entries.items()}
 
 
-def _slot(entry: dict[str, Any], base: int) -> TensorSlot:
+def _slot(entry: dict[str, Any], base: int, knows_all: bool) -> TensorSlot:
     shape = tuple(entry["shape"])
     start, stop = entry["data_offsets"]
     if any(type(number) is not int or number < 0 for number in (*shape, start, stop)):
         raise ValueError(f"{shape} at {start}..{stop} are no lengths and offsets")
-    if not 0 <= start <= stop or stop - start != ITEM_SIZES[entry["dtype"]] * math.prod(shape):
+    size = ITEM_SIZES[entry["dtype"]] if knows_all else ITEM_SIZES.get(entry["dtype"])
+    if not 0 <= start <= stop or (size is not None and stop - start != size * math.prod(shape)):
         raise ValueError(f"a tensor of {shape} {entry['dtype']} cannot be bytes {start}..{stop}")
     return TensorSlot(entry["dtype"], shape, base + start, base + stop)
 

@@ -26,6 +26,8 @@ from hopyard.wording import nearest
 
 FROZEN = "frozen"
 """Folder, as a state's folder sees it, of files with tensors that no training changes; see ``objects.frozen``."""
+ELSEWHERE = "elsewhere"
+"""Folder, as a state's folder sees it, of the files of a run that say where such tensors lie, and do not have them."""
 
 _DOMAIN = "hopyard.state"
 
@@ -351,8 +353,8 @@ def read_tensors(store: Store, files: Mapping[str, str]) -> dict[str, Tensor]:
 
 
 def is_lent(name: str) -> bool:
-    """Whether a file of a state belongs to all runs, and is deleted with none of the state's own."""
-    return name.startswith(f"{FROZEN}/")
+    """Whether a file of a state belongs to other states, too, and is deleted with none of the state's own."""
+    return name.startswith((f"{FROZEN}/", f"{ELSEWHERE}/"))
 
 
 def _referred(store: Store, name: str) -> TensorFile:
@@ -424,7 +426,7 @@ def _tensor(source: TensorFile, name: str, stored: _Stored, content: Bytes, veri
     if (slot.dtype, slot.shape) != wire(stored.dtype, stored.shape):
         raise source.corrupt(f"its header and its manifest differ about the tensor {name!r}")
     tensor = Tensor(stored.dtype, stored.shape, content)
-    if (verify or slot.file) and tensor.digest != stored.digest:
-        raise source.changed(name)
+    if verify and not slot.file and tensor.digest != stored.digest:
+        raise source.corrupt(f"the bytes of the tensor {name!r} have changed")
     tensor.know(stored.digest)
     return tensor

@@ -1,8 +1,8 @@
 """Files of states: safetensors files with a manifest, which may also list tensors that lie elsewhere.
 
 Tensors that lie elsewhere are in safetensors files that belong to somebody else. The metadata say where; the names of
-such tensors are their digests, and they are looked for anew where their file is gone, as a stockroom packs its files
-anew.
+such tensors are their digests, and they are looked for anew where their file is gone or has changed: it may have a new
+name, and a stockroom packs its files anew.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
-from hopyard.errors import CorruptError, NotFoundError
+from hopyard.errors import CorruptError, NotFoundError, StorageError
 from hopyard.objects.elsewhere import Elsewhere, find_elsewhere
 from hopyard.objects.safetensorsfile import Bytes, SafetensorsFile, TensorSlot, file_pieces, put_pieces
 from hopyard.objects.tensors import Tensor
@@ -21,8 +22,8 @@ from hopyard.storage import Store, open_store
 _MANIFEST = "hopyard"
 _ELSEWHERE = "hopyard.elsewhere"
 _PUT_BACK = (
-    "Put the file back as it was. Or search again with fresh=True over the same weights, and without frozen_at=, which "
-    "stores them with the runs."
+    "Put the file back; or call fit(...) again with frozen_at= of the folder in which these weights are now, which "
+    "mends the run; or search again with fresh=True and without frozen_at=."
 )
 
 
@@ -68,6 +69,7 @@ class TensorFile:
             raise self.corrupt(f"its header cannot be read ({error})") from None
         self._slots = self._file.slots | dict({} if self.elsewhere is None else self.elsewhere.slots)
         self._others: dict[str, SafetensorsFile] = {}
+        self._has_looked_again = False
 
     @property
     def bytes_read(self) -> int:
@@ -76,76 +78,82 @@ class TensorFile:
 
     @property
     def is_near(self) -> bool:
-        """Whether all of its bytes are in files, not behind a network's interface.
+        """Whether all of its bytes are in files, not behind a network's interface."""
+        return self._file.is_near and (self.elsewhere is None or self._place.path("x") is not None)
 
-        Raises:
-            NotFoundError: a file elsewhere is gone.
-        """
-        return self._file.is_near and all(other.is_near for other in self._open_others().values())
+    @cached_property
+    def _place(self) -> Store:
+        assert self.elsewhere is not None
+        return open_store(self.elsewhere.url)
 
     def corrupt(self, reason: str) -> CorruptError:
         """The error for content that is not what was written."""
         return self._file.corrupt(reason)
 
-    def changed(self, name: str) -> CorruptError:
-        """The error for a tensor whose bytes are not those that were written, or referred to."""
-        slot = self.slot(name)
-        if not slot.file:
-            return self.corrupt(f"the bytes of the tensor {name!r} have changed")
-        return CorruptError(
-            f"the file {self._open_others()[slot.file].place}, in which a run has frozen tensors (frozen_at=), is not "
-            f"what it was: a tensor of {slot.dtype} {[*slot.shape]} has other bytes. {_PUT_BACK}"
-        )
-
     def read(self, names: Iterable[str]) -> dict[str, Bytes]:
-        """Read-only bytes of these slots.
+        """Read-only bytes of these slots. Those that lie elsewhere are compared with their digests.
 
         Raises:
-            NotFoundError: a file elsewhere is gone.
+            NotFoundError, CorruptError: a tensor that lies elsewhere is not there any more.
         """
-        others = self._open_others()
+        slots = {name: self.slot(name) for name in names}
+        found = self._file.read({name: slot for name, slot in slots.items() if not slot.file})
+        lent = [name for name, slot in slots.items() if slot.file]
+        found |= self._unchanged(lent)
+        if (gone := [name for name in lent if name not in found]) and not self._has_looked_again:
+            self._has_looked_again = True
+            with contextlib.suppress(NotFoundError):
+                self._slots |= find_elsewhere(self._place).elsewhere.slots
+            found |= self._unchanged(gone)
+        if gone := [name for name in lent if name not in found]:
+            raise self._lost(gone[0])
+        return found
+
+    def _unchanged(self, digests: Iterable[str]) -> dict[str, Bytes]:
+        """The bytes of tensors elsewhere, but for those that are not there any more."""
         by_file: dict[str, dict[str, TensorSlot]] = {}
-        for name in names:
-            slot = self.slot(name)
-            by_file.setdefault(slot.file, {})[name] = slot
+        for digest in digests:
+            slot = self.slot(digest)
+            by_file.setdefault(slot.file, {})[digest] = slot
         found: dict[str, Bytes] = {}
         for file, slots in by_file.items():
-            other = others[file] if file else self._file
-            for name, slot in slots.items():
-                if slot.stop > other.size:
-                    raise self.changed(name)
-            found |= other.read(slots)
+            if (opened := self._opened(file)) is None:
+                continue
+            content = opened.read({name: slot for name, slot in slots.items() if slot.stop <= opened.size})
+            for digest, data in content.items():
+                if Tensor(slots[digest].dtype, slots[digest].shape, data).digest == digest:
+                    found[digest] = data
         return found
+
+    def _opened(self, file: str) -> SafetensorsFile | None:
+        """A file elsewhere; None: it is gone, or no whole file any more."""
+        if file not in self._others:
+            try:
+                self._others[file] = SafetensorsFile(self._place.foreign(), file, is_ours=False)
+            except (NotFoundError, CorruptError):
+                return None
+        return self._others[file]
+
+    def _lost(self, digest: str) -> NotFoundError | CorruptError:
+        """The error for a tensor that is not where it lay, and not beside it."""
+        slot, place = self.slot(digest), self._place.url
+        tensor = f"a tensor of {slot.dtype} {[*slot.shape]}"
+        try:
+            is_there = self._place.foreign().exists(slot.file)
+        except StorageError:
+            is_there = False
+        if is_there:
+            return CorruptError(
+                f"{slot.file} in {place}, from which a run reads frozen tensors (frozen_at=), is not what it was, and "
+                f"no file there has {tensor} that it had. {_PUT_BACK}"
+            )
+        return NotFoundError(
+            f"{slot.file} in {place}, from which a run reads frozen tensors (frozen_at=), is gone, and no file there "
+            f"has {tensor} that it had. {_PUT_BACK}"
+        )
 
     def slot(self, name: str) -> TensorSlot:
         """Slot of the tensor ``name``."""
         if name not in self._slots:
             raise self.corrupt(f"its header lacks the tensor {name!r}")
         return self._slots[name]
-
-    def _open_others(self) -> dict[str, SafetensorsFile]:
-        """The files elsewhere, by name. Tensors whose file is gone are looked for in all that are there."""
-        if self.elsewhere is None or self._others:
-            return self._others
-        store, slots = open_store(self.elsewhere.url), dict(self.elsewhere.slots)
-        files = {file: _opened(store, file) for file in {slot.file for slot in slots.values()}}
-        gone = [file for file, opened in files.items() if opened is None]
-        if gone:
-            with contextlib.suppress(NotFoundError):
-                slots |= find_elsewhere(store).elsewhere.slots
-            if any(slots[name].file in gone for name in self.elsewhere.slots):
-                raise NotFoundError(
-                    f"{gone[0]} in {store.url} is gone, in which a run has frozen tensors (frozen_at=). {_PUT_BACK}"
-                )
-            self._slots |= {name: slots[name] for name in self.elsewhere.slots}
-            files |= {slot.file: _opened(store, slot.file) for slot in self._slots.values() if slot.file}
-        self._others = {file: opened for file, opened in files.items() if opened is not None}
-        return self._others
-
-
-def _opened(store: Store, file: str) -> SafetensorsFile | None:
-    """A file elsewhere, or None if it is gone."""
-    try:
-        return SafetensorsFile(store, file, maps=False)
-    except NotFoundError:
-        return None

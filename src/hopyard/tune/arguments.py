@@ -200,7 +200,7 @@ def check_arguments(fields: dict[str, Any]) -> Arguments:
         "initial_params": _points(fields["initial_params"]),
         "callbacks": _callbacks(fields["callbacks"]),
         "preprocess": _preprocess(fields["preprocess"], **names),
-        "frozen_at": checked_place(fields["frozen_at"], fields["store"]),
+        "frozen_at": checked_place(fields["frozen_at"]),
     }
     return Arguments(**(fields | names | more))
 

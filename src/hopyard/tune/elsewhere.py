@@ -10,19 +10,17 @@ from typing import Any
 from hopyard import stockroom
 from hopyard.errors import HopyardError, UsageError
 from hopyard.objects.elsewhere import Found
+from hopyard.objects.frozen import SMALLEST
 from hopyard.storage import Store, open_store
 from hopyard.training import FrozenTensor
 from hopyard.wording import brief, describe_bytes
 
 
-def checked_place(given: Any, store: Store) -> Store | None:
+def checked_place(given: Any) -> Store | None:
     """The store that ``frozen_at`` names.
 
-    Args:
-        store: of the search.
-
     Raises:
-        UsageError: it is none, or one that other processes cannot open, or whose files go with runs.
+        UsageError: it is none, or one that other processes cannot open.
     """
     if given is None:
         return None
@@ -33,11 +31,15 @@ def checked_place(given: Any, store: Store) -> Store | None:
             f"frozen_at={brief(given)}, but it must be a folder of safetensors files, the URL of one, a Store or a "
             "StockRoom. Give for example the folder from which the base is loaded."
         )
-    if not isinstance(given, Store) and Path(given).is_file():
+    text = "" if isinstance(given, Store) else os.fspath(given)
+    if text.lower().endswith(".safetensors") or (text and Path(text).is_file()):
         raise UsageError(
-            f"frozen_at={os.fspath(given)!r} is a file. Give the folder in which it lies: {str(Path(given).parent)!r}."
+            f"frozen_at={text!r} is a file. Give the folder in which it lies: {text.rpartition('/')[0] or '.'!r}."
         )
-    place = open_store(given)
+    try:
+        place = open_store(given)
+    except UsageError as error:
+        raise UsageError(f"frozen_at={text!r} cannot be opened: {error}") from error
     try:
         reopened = open_store(place.url).url
     except HopyardError:
@@ -46,11 +48,6 @@ def checked_place(given: Any, store: Store) -> Store | None:
         raise UsageError(
             f"frozen_at={place.url!r} is a store that other processes cannot open by its URL. Give a folder, or "
             "the URL of a bucket or of HDFS."
-        )
-    if f"{place.url}/".startswith(f"{store.runs.url}/"):
-        raise UsageError(
-            f"frozen_at={place.url!r} is within the runs of the store, whose files go with their runs. What its runs "
-            "have is found without frozen_at: leave it out."
         )
     return place
 
@@ -80,9 +77,14 @@ def said(found: Found, frozen: Mapping[str, FrozenTensor]) -> str:
             f"{len(found.tensors)} tensors of {', '.join(dtypes)}. Load the base from there, with the dtype that the "
             "files have (dtype='auto' of from_pretrained); or leave frozen_at out."
         )
+    if there < SMALLEST:
+        return (
+            f"the frozen tensors that lie at {url} have {describe_bytes(there)}, and are stored with the states: below "
+            f"{describe_bytes(SMALLEST)} frozen_at saves nothing."
+        )
     total = sum(each.nbytes for each in frozen.values())
     rest = "" if there == total else f" The other {describe_bytes(total - there)} are stored with the runs."
     return (
         f"{describe_bytes(there)} of frozen tensors are read from {url}, which must stay as it is as long as the run "
-        f"is kept.{rest}"
+        f"is kept.{rest}{''.join(f' Not read there: {reason}' for reason in found.left_out.values())}"
     )

@@ -35,7 +35,7 @@ from hopyard.hopper.state import ENDED, EvaluationMetric, JournalRecord, RunStat
 from hopyard.hopper.work import Options
 from hopyard.objects import digest_json
 from hopyard.objects.elsewhere import Found, files_elsewhere, find_elsewhere
-from hopyard.objects.frozen import RunFolder
+from hopyard.objects.frozen import RunFolder, urls_elsewhere
 from hopyard.objects.identity import identity
 from hopyard.search import Budget, Create, Searcher
 from hopyard.storage import Store
@@ -243,6 +243,9 @@ class Launch:
         changes = _changes(run_id, run.settings, _at_least(settings, run.state.budgets))
         if changes or not run.is_done:
             return None
+        place = self._arguments.frozen_at
+        if place is not None and urls_elsewhere(folder) not in ([], [place.url]):
+            folder.frozen().mend(find_elsewhere(place))
         self._progress.say(f"run {run_id} is finished: its result is returned. fresh=True trains again.")
         return run
 
@@ -272,6 +275,7 @@ class Launch:
             self._elsewhere = find_elsewhere(arguments.frozen_at)
             if told is not None:
                 self._progress.reading_elsewhere(said(self._elsewhere, told.frozen))
+                self._elsewhere = self._elsewhere.only(told.frozen)
         if told is None:
             return self._metric
         self._asks_epochs, self._weight_column = told.asks_epochs, told.weight_column
@@ -590,7 +594,6 @@ class Launch:
             "command": command(),
             "program": program,
             **({} if num_points is None else {"num_points": num_points}),
-            **({} if arguments.frozen_at is None else {"frozen_at": arguments.frozen_at.url}),
             **self._of_header,
         }
 

@@ -118,7 +118,6 @@ _HEADER = {
     "num_epochs": _WHOLE,
     "num_points": _Rule(lambda value: value in (None, _MISSING) or _WHOLE.fits(value), "a whole number"),
     "data": _Rule(lambda value: value in (None, _MISSING) or isinstance(value, dict), "an object"),
-    "frozen_at": _Rule(lambda value: value is _MISSING or _TEXT.fits(value), "a text"),
     "passes": _Rule(
         lambda value: (
             value is _MISSING

@@ -37,6 +37,7 @@ from hopyard.hopper.history import (
 from hopyard.hopper.journal import holder, read_records
 from hopyard.hopper.state import ENDED, JournalRecord, RunState, TrialState, trial_folder
 from hopyard.objects import StateRef
+from hopyard.objects.frozen import urls_elsewhere
 from hopyard.storage import LocalStore, Store, open_store
 from hopyard.training.not_finite import undefined_metrics
 from hopyard.tune.asking import ask, more_is_asked, waiting_commands
@@ -286,6 +287,11 @@ class Run:
     def totals(self) -> Totals:
         """Number of units and of workers, the seconds that they took, how busy workers were, and the traffic."""
         return totals_of(self.units(), self.state.pauses)
+
+    @property
+    def frozen_at(self) -> list[str]:
+        """URLs of the places from which the run reads frozen tensors, beside the store."""
+        return urls_elsewhere(self._store)
 
     def waiting(self) -> list[str]:
         """Commands that wait until the run goes on, in words: extensions, clones, stops of trials; none while somebody

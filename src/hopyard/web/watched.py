@@ -8,6 +8,7 @@ import time
 from array import array
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from functools import cached_property
 from typing import Any
 
 from hopyard.errors import HopyardError, StorageError
@@ -15,6 +16,7 @@ from hopyard.hopper.history import Summing, Totals, UnitFollower, unfitting
 from hopyard.hopper.journal import JournalFollower, first_record, holder
 from hopyard.hopper.state import JournalRecord, RunState, TrialState
 from hopyard.objects import StateRef
+from hopyard.objects.frozen import urls_elsewhere
 from hopyard.storage import Store
 from hopyard.tune.asking import waiting_commands
 from hopyard.tune.listing import check_header, find_run, status_of
@@ -226,6 +228,11 @@ class WatchedRun:
     def messages_since(self, version: int) -> list[str]:
         """What happened since that is no result: commands of users, lost workers, extensions."""
         return [text for at, text in self._messages if at > version]
+
+    @cached_property
+    def frozen_at(self) -> list[str]:
+        """URLs of the places from which the run reads frozen tensors, beside the store; asked for once."""
+        return urls_elsewhere(self._folder)
 
     def waiting(self) -> list[str]:
         """Commands that wait until the run goes on, in words; none while somebody drives it, who answers them."""
