@@ -54,6 +54,10 @@ class MadeUp:
     def waiting(self) -> list[str]:
         return []
 
+    @property
+    def frozen_at(self) -> list[str]:
+        return []
+
     def units(self) -> list[JournalRecord]:
         state, follower, units = RunState(), UnitFollower(), list[JournalRecord]()
         for record in self.records:
