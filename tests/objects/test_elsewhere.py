@@ -306,7 +306,8 @@ def test_files_of_runs_are_left_out(tmp_path: Path) -> None:
                 NotFoundError, match="no safetensors file but those of runs, which go with their runs"
             ):
                 find_elsewhere(LocalStore(place))
-    pretrained(tmp_path / "project" / "llama", 3)
+    (tmp_path / "project" / "elsewhere").mkdir()
+    pretrained(tmp_path / "project" / "elsewhere" / "llama", 3)
     assert find_elsewhere(LocalStore(tmp_path / "project")).tensors.keys() == {tensor(3).digest}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.packing import pack_whatever_it_gains
 from tests.training.torch.test_equivalence import (
     Attentive,
     Backwards,
@@ -32,7 +33,7 @@ from hopyard.hopper.history import totals_of
 from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.training import probe
-from hopyard.training.torch import measuring, pack
+from hopyard.training.torch import pack
 from hopyard.tune import ASHA, Callback, GridSearch, hp_choice, hp_log
 from hopyard.tune.run import Run
 
@@ -41,11 +42,7 @@ RATES = [0.001 * (1 + number) for number in range(6)]
 
 @pytest.fixture(autouse=True)
 def _packs_whatever_they_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "LEAST_GAIN", 0.0)
-    monkeypatch.setattr(pack, "_MOST_PROBE_SECONDS", 1e9)
-    monkeypatch.setattr(measuring, "_SHORT_SECONDS", 0.0)
-    monkeypatch.setattr(pack, "_widths", {})
-    monkeypatch.setattr(pack, "_BATCHES_FIRST", 0)
+    pack_whatever_it_gains(monkeypatch)
 
 
 def rows(count: int = 240) -> dict[str, Any]:

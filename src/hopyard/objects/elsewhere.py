@@ -17,7 +17,7 @@ from hopyard.storage import Store
 
 _FILES = re.compile(r"(?i:\.safetensors)$|(^|/)packfiles/data-[0-9a-f]{64}$")
 """Names of safetensors files; those of a stockroom, too."""
-_OF_RUNS = re.compile(r"/\d{5}/[0-9a-f]{64}\.safetensors$|/(_frozen|elsewhere)/")
+_OF_RUNS = re.compile(r"/\d{5}/[0-9a-f]{64}\.safetensors$|/_frozen/")
 """Places of files that go with the run of a store."""
 
 

@@ -106,7 +106,8 @@ class FrozenTensors:
         if sum(tensor.nbytes for tensor in tensors.values()) < SMALLEST:
             return {}
         lent = {digest: place for digest, place in self._referred().items() if digest in tensors}
-        if not all(self._own.exists(_base_name(file)) for file in {file for file, _ in lent.values()}):
+        files = {file.removeprefix(f"{ELSEWHERE}/") for file, _ in lent.values()}
+        if not all(map(self._own.exists, files)):
             _lent.pop(self._own.url, None)  # the run was deleted, and begun anew
             lent = {}
         tensors = {digest: tensor for digest, tensor in tensors.items() if digest not in lent}
@@ -242,16 +243,10 @@ def _references(store: Store) -> list[tuple[str, Elsewhere]]:
     """The files of a run that say where tensors lie."""
     found = []
     for name in sorted(store.names()):
-        with contextlib.suppress(
-            NotFoundError, CorruptError
-        ):  # one that is damaged is no use, and written anew
+        with contextlib.suppress(NotFoundError, CorruptError):  # a damaged one is of no use
             elsewhere = TensorFile(store, name).elsewhere
             found += [] if elsewhere is None else [(name, elsewhere)]
     return found
-
-
-def _base_name(file: str) -> str:
-    return file.rpartition("/")[2]
 
 
 def _file(folder: str) -> str:

@@ -12,6 +12,7 @@ import torch
 pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
+from tests.packing import pack_whatever_it_gains  # noqa: E402
 from tests.training.torch.test_pack import Rows, alone, digests, together  # noqa: E402
 from tests.training.torch.test_taped import ran  # noqa: E402
 from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM  # noqa: E402
@@ -22,7 +23,6 @@ from hopyard.storage import MemoryStore  # noqa: E402
 from hopyard.torch import TorchEstimator  # noqa: E402
 from hopyard.training.estimator import Context, Visit  # noqa: E402
 from hopyard.training.session import Session  # noqa: E402
-from hopyard.training.torch import measuring, pack, taped  # noqa: E402
 from hopyard.training.torch.replica import TorchReplica  # noqa: E402
 from hopyard.transformers import causal_lm, sequence_classification  # noqa: E402
 from hopyard.tune import GridSearch, hp_choice  # noqa: E402
@@ -34,13 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is d
 
 @pytest.fixture(autouse=True)
 def _packs_whatever_they_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "LEAST_GAIN", 0.0)
-    monkeypatch.setattr(pack, "_MOST_PROBE_SECONDS", 1e9)
-    monkeypatch.setattr(measuring, "_SHORT_SECONDS", 0.0)
-    monkeypatch.setattr(pack, "_widths", {})
-    monkeypatch.setattr(pack, "_BATCHES_FIRST", 0)
-    monkeypatch.setattr(taped, "_met", {})
-    monkeypatch.setattr(taped, "_OFTEN", 0)
+    pack_whatever_it_gains(monkeypatch)
 
 
 def llama() -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.packing import pack_whatever_it_gains
 from tests.training.torch import test_pack as chains
 from tests.training.torch import test_taped as over_base
 from tests.training.torch.test_pack import alone, digests, together, visits
@@ -19,21 +20,13 @@ from hopyard.cli.run import _packs_in_numbers
 from hopyard.hopper.history import totals_of
 from hopyard.training.estimator import _TogetherError
 from hopyard.training.session import Session
-from hopyard.training.torch import fallback, measuring, pack, plan, stack, taped
+from hopyard.training.torch import pack, plan, stack, taped
 from hopyard.training.torch.replica import TorchReplica
 
 
 @pytest.fixture(autouse=True)
 def _packs_whatever_they_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "LEAST_GAIN", 0.0)
-    monkeypatch.setattr(pack, "_MOST_PROBE_SECONDS", 1e9)
-    monkeypatch.setattr(measuring, "_SHORT_SECONDS", 0.0)
-    monkeypatch.setattr(pack, "_widths", {})
-    monkeypatch.setattr(pack, "_BATCHES_FIRST", 0)
-    monkeypatch.setattr(taped, "_met", {})
-    monkeypatch.setattr(taped, "_plans", {})
-    monkeypatch.setattr(taped, "_OFTEN", 0)
-    monkeypatch.setattr(fallback, "_said", set())
+    pack_whatever_it_gains(monkeypatch)
 
 
 IS_IN_FORWARD = [False]

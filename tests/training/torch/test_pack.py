@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.packing import pack_whatever_it_gains
 from torch import nn
 from torch.nn import functional
 
@@ -20,7 +21,7 @@ from hopyard.objects import flatten
 from hopyard.torch import TorchEstimator
 from hopyard.training.estimator import Context, OneBatch, Visit
 from hopyard.training.session import Session
-from hopyard.training.torch import measuring, pack, stack
+from hopyard.training.torch import pack, stack
 from hopyard.training.torch.optim import OptimizerSteps
 from hopyard.training.torch.replica import TorchReplica
 
@@ -54,11 +55,7 @@ class Rows(OneBatch):
 
 @pytest.fixture(autouse=True)
 def _packs_whatever_they_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "LEAST_GAIN", 0.0)
-    monkeypatch.setattr(pack, "_MOST_PROBE_SECONDS", 1e9)
-    monkeypatch.setattr(measuring, "_SHORT_SECONDS", 0.0)
-    monkeypatch.setattr(pack, "_widths", {})
-    monkeypatch.setattr(pack, "_BATCHES_FIRST", 0)
+    pack_whatever_it_gains(monkeypatch)
 
 
 Make = Callable[[int], dict[str, Any]]

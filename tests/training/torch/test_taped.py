@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.packing import pack_whatever_it_gains
 from tests.training.torch.test_pack import (
     ROWS,
     WIDTH,
@@ -25,19 +26,13 @@ from hopyard.errors import DivergedError
 from hopyard.torch import TorchEstimator
 from hopyard.training.estimator import Context
 from hopyard.training.session import Session
-from hopyard.training.torch import measuring, pack, plan, taped
+from hopyard.training.torch import pack, plan, taped
 from hopyard.training.torch.replica import TorchReplica
 
 
 @pytest.fixture(autouse=True)
 def _packs_whatever_they_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "LEAST_GAIN", 0.0)
-    monkeypatch.setattr(pack, "_MOST_PROBE_SECONDS", 1e9)
-    monkeypatch.setattr(measuring, "_SHORT_SECONDS", 0.0)
-    monkeypatch.setattr(pack, "_widths", {})
-    monkeypatch.setattr(pack, "_BATCHES_FIRST", 0)
-    monkeypatch.setattr(taped, "_met", {})
-    monkeypatch.setattr(taped, "_OFTEN", 0)
+    pack_whatever_it_gains(monkeypatch)
 
 
 class Adapter(nn.Module):
