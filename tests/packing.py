@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hopyard.training.torch import fallback, measuring, pack, taped
+from hopyard.training import fallback, measuring
+from hopyard.training.torch import pack, taped
 
 
 def pack_whatever_it_gains(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,9 +268,14 @@ class Replica(ABC):
         return None
 
     @classmethod
-    def validate_together(cls, replicas: Sequence[Any], visit: Visit) -> list[MetricSet | Exception] | None:
+    def validate_together(
+        cls, replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]
+    ) -> Sequence[MetricSet | Exception] | None:
         """Validate replicas of one signature: of each the answer of ``validate``, or the exception that ended it; None:
         they must be validated one by one.
+
+        Args:
+            seeds: of each, for the framework's generator.
 
         Raises:
             BaseChangedError: as :meth:`train_together`.

@@ -127,10 +127,11 @@ def _visit_together(units: Sequence[_TrialUnit], visit: Visit) -> None:
         replicas = [replica for unit in members if (replica := unit.ready()) is not None]
         answers: Sequence[Any] | None
         try:
+            seeds = [unit.seed for unit in members]
             if members[0].trains:
-                answers = kind.train_together(replicas, visit, [unit.seed for unit in members])
+                answers = kind.train_together(replicas, visit, seeds)
             else:
-                answers = kind.validate_together(replicas, visit)
+                answers = kind.validate_together(replicas, visit, seeds)
         except BaseChangedError:
             for unit in units:
                 unit.begin_anew()

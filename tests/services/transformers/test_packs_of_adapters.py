@@ -103,7 +103,7 @@ def check_same(make: Callable[[int], dict[str, Any]], data: dict[str, Any]) -> N
             assert found is not None, others[0].trains_alone
             assert found == alone(ones, visit)
             assert list(map(digests, others)) == list(map(digests, ones))
-            measured = TorchReplica.validate_together(others, visit)
+            measured = TorchReplica.validate_together(others, visit, list(range(len(others))))
             assert measured is not None
             assert [each.compute() for each in measured] == [each.validate(visit).compute() for each in ones]  # type: ignore[union-attr]
 

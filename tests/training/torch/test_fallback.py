@@ -131,7 +131,7 @@ def test_a_plan_that_fails_in_validation_is_said_and_results_are_those_of_single
         assert together(others, visit) == alone(ones, visit)
         failing(monkeypatch, taped.Unison, "_ran", at=2)
         for _ in range(2):
-            measured = TorchReplica.validate_together(others, visit)
+            measured = TorchReplica.validate_together(others, visit, list(range(len(others))))
             assert measured is not None
             assert [each.compute() for each in measured] == [
                 replica.validate(visit).compute() for replica in ones
@@ -148,7 +148,7 @@ def test_a_stack_that_fails_in_validation_is_said(
     with Session(1), caplog.at_level(logging.WARNING, "hopyard"):
         members = chains.replicas(chains.small, 3)
         failing(monkeypatch, stack.Stack, "forward", at=0)
-        assert TorchReplica.validate_together(members, visits()[0]) is None
+        assert TorchReplica.validate_together(members, visits()[0], list(range(len(members)))) is None
     [said] = [record.getMessage() for record in caplog.records if record.name == "hopyard"]
     assert said == (
         "Validating models together failed (RuntimeError: DefaultCPUAllocator: can't allocate memory). They are "

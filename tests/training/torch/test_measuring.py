@@ -10,8 +10,9 @@ from tests.training.torch import test_pack as chains
 from tests.training.torch import test_taped as over_base
 from torch import nn
 
+from hopyard.training import measuring
 from hopyard.training.session import Session
-from hopyard.training.torch import measuring, pack, taped
+from hopyard.training.torch import pack, taped
 from hopyard.training.torch.replica import TorchReplica
 
 

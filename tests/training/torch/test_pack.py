@@ -123,7 +123,10 @@ def check_members(ones: Sequence[TorchReplica], others: Sequence[TorchReplica]) 
         assert found is not None, others[0].trains_alone
         assert found == alone(ones, visit)
         assert [digests(replica) for replica in others] == [digests(replica) for replica in ones]
-        measured = [measured.compute() for measured in TorchReplica.validate_together(others, visit)]  # type: ignore[union-attr]
+        measured = [
+            measured.compute()
+            for measured in TorchReplica.validate_together(others, visit, list(range(len(others))))
+        ]  # type: ignore[union-attr]
         assert measured == [replica.validate(visit).compute() for replica in ones]
     assert [replica.hidden_state() for replica in others] == [replica.hidden_state() for replica in ones]
     batch = {"x": COLUMNS["x"]}
@@ -404,7 +407,7 @@ def test_members_whose_copies_fail_together_are_trained_and_validated_alone(
         monkeypatch.setattr(stack.Stack, "forward", fail)
         assert together(members, visits()[0]) is None
         assert members[0].trains_alone == "a trial of it failed (RuntimeError: no memory for this)"
-        assert TorchReplica.validate_together(members, visits()[0]) is None
+        assert TorchReplica.validate_together(members, visits()[0], list(range(len(members)))) is None
 
 
 @pytest.mark.parametrize("given", ["two tensors", "rows of two dimensions"])
@@ -428,7 +431,7 @@ def test_inputs_that_are_not_stacked_are_trained_and_validated_alone(given: str)
         members = replicas(make, 2)
         if members[0].signature:
             assert together(members, visits()[0]) is None
-            assert TorchReplica.validate_together(members, visits()[0]) is None
+            assert TorchReplica.validate_together(members, visits()[0], list(range(len(members)))) is None
             assert members[0].trains_alone == "rows of its input have 2 dimensions"
         else:
             assert members[0].trains_alone.startswith("the forward of Head")

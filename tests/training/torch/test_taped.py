@@ -232,7 +232,9 @@ def test_nothing_is_measured_before_so_many_batches_were_computed_in_turns(
             expected, found = alone(ones, visit), together(others, visit)
             assert (found is None) == (number < 2)
             assert (found or alone(others, visit)) == expected
-            assert (TorchReplica.validate_together(others, visit) is None) == (number < 2)
+            assert (TorchReplica.validate_together(others, visit, list(range(len(others)))) is None) == (
+                number < 2
+            )
             assert bool(planned) == (number >= 2)
             assert all(not replica.trains_alone and replica.signature for replica in others)
     assert [digests(replica) for replica in others] == [digests(replica) for replica in ones]

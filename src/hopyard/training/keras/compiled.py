@@ -6,8 +6,8 @@ import random
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -15,7 +15,7 @@ import keras
 from hopyard.training.keras.architecture import own_attributes
 from hopyard.training.keras.loss import noting
 from hopyard.training.keras.state import Array, assign, values_of
-from hopyard.training.keras.steps import StepKind, steps_of
+from hopyard.training.keras.steps import KerasSteps, StepKind, steps_of
 
 
 class Holder:
@@ -34,6 +34,7 @@ class Compiled:
 
     Attributes:
         weights, optimizer: the variables that a state consists of.
+        steps: what the model does with a batch.
         nbytes: of these.
     """
 
@@ -46,7 +47,7 @@ class Compiled:
         self._seeds = [variable for variable in model.variables if id(variable) not in kept]
         self.nbytes: int = sum(value.nbytes for value in values_of(self.variables))
         self._averages = _averages(model.optimizer)
-        self._steps = steps_of(model)
+        self.steps: KerasSteps = steps_of(model)
         self._own = own_attributes(model)
         self._holder: weakref.ref[Holder] | None = None
 
@@ -107,7 +108,7 @@ class Compiled:
 
     def changed(self) -> None:
         """Trace and compile anew: the model does something else now, or to other variables."""
-        self._steps = steps_of(self.model)
+        self.steps = steps_of(self.model)
         for kind in ("train", "test", "predict"):
             setattr(self.model, f"{kind}_function", None)
 
@@ -126,11 +127,18 @@ class Compiled:
 
     def run(self, kind: StepKind, batches: Iterable[tuple[Any, ...]]) -> Any:
         """All batches, with random numbers from where Python's own generator is now; see ``KerasSteps.run``."""
+        self.seed(random.getrandbits)
+        with self.in_steps(kind):
+            return self.steps.run(kind, batches)
+
+    def seed(self, draw: Callable[[int], int]) -> None:
+        """Seed what is random in the model's layers by numbers of so many bits that are drawn."""
         for variable in self._seeds:
-            seed = [random.getrandbits(31), 0]
-            variable.assign(keras.ops.cast(seed, variable.dtype))
-        with noting(self.model) if kind == "test" else nullcontext():
-            return self._steps.run(kind, batches)
+            variable.assign(keras.ops.cast([draw(31), 0], variable.dtype))
+
+    def in_steps(self, kind: StepKind) -> AbstractContextManager[None]:
+        """Context that steps are made in."""
+        return noting(self.model) if kind == "test" else nullcontext()
 
 
 def _averages(optimizer: Any) -> tuple[Any, list[tuple[Any, Any]]] | None:

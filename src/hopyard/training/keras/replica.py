@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import math
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -140,7 +141,7 @@ class KerasReplica(Replica):
         correct_losses(compiled.model)
         return compiled
 
-    def _sharing(self, arguments: tuple[Any, ...]) -> Compiled:
+    def sharing(self, arguments: tuple[Any, ...]) -> Compiled:
         """The compiled model of the architecture, ready to train and validate such batches."""
         compiled = self._ready(arguments)
         given = self._estimator
@@ -207,14 +208,97 @@ class KerasReplica(Replica):
             self._updated = epoch + 1
         compiled.changed()
 
+    @functools.cached_property
+    def _packing(self) -> tuple[str, str]:
+        """The signature, and why there is none."""
+        given, model = self._estimator, self._model
+        refusals = [
+            (
+                keras.backend.backend() != "jax",
+                f"Keras trains one model at a time on {keras.backend.backend()}",
+            ),
+            (type(self) is not KerasReplica, "only models of a KerasEstimator train together"),
+            (bool(given.callbacks), "it has callbacks"),
+            (given.model_update_fn is not None, "a model_update_fn is given"),
+            (given.transform is not None or given.val_transform is not None, "a transform is given"),
+            (bool(model.run_eagerly) or not model.jit_compile, "its steps are not compiled"),
+            (
+                self._compiled is None,
+                "the sizes of its layers follow from a first batch: give it a keras.Input",
+            ),
+        ]
+        for refused, why in refusals:
+            if refused:
+                return "", why
+        digest = architecture(model, *given.compiled_with)
+        if digest is None:
+            return "", "it has parts of which it cannot be told what they do"
+        binding = [given.inputs, given.sample_weight_column, given.class_weight, given.batch_size]
+        return repr([digest, binding]), ""
+
+    @property
+    def signature(self) -> str:
+        return self._packing[0]
+
+    @property
+    def trains_alone(self) -> str:
+        signature, why = self._packing
+        if not signature:
+            return why
+        from hopyard.training.keras.pack import why_alone
+
+        return why_alone(signature)
+
+    @classmethod
+    def train_together(
+        cls, replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]
+    ) -> list[dict[str, list[float]] | Exception] | None:
+        from hopyard.training.keras.pack import train_together
+
+        return train_together(replicas, visit, seeds)
+
+    @classmethod
+    def gain_together(cls, replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]) -> float | None:
+        from hopyard.training.keras.pack import gain_together
+
+        return gain_together(replicas, visit, seeds)
+
+    @classmethod
+    def validate_together(
+        cls, replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]
+    ) -> list[KerasMetricSet | Exception] | None:
+        from hopyard.training.keras.pack import validate_together
+
+        return validate_together(replicas, visit, seeds)
+
+    def training_arguments(self, visit: Visit) -> Iterator[tuple[Any, ...]]:
+        """The model's arguments for each batch of a training visit."""
+        return self._arguments(self._training_batches(visit))
+
+    def validation_arguments(self, visit: Visit) -> Iterator[tuple[Any, ...]]:
+        """The model's arguments for each batch of a validation visit."""
+        return self._arguments(self._validation_batches(visit), weigh_classes=False)
+
+    def note_unchanged(self) -> None:
+        """Note tensors as they are before training, by which frozen ones are known."""
+        self._unchanged.note()
+
+    def take(self, compiled: Compiled) -> None:
+        """Put this trial's values into the compiled model that it shares with others."""
+        compiled.take(self._holder)
+
     def train(self, visit: Visit) -> dict[str, list[float]]:
-        batches, compiled = self._opened(self._training_batches(visit))
+        batches, compiled = self._opened(self.training_arguments(visit))
         with compiled.lock:
             self._unchanged.note()
             self._begin(compiled)
             compiled.model.reset_metrics()
             logs = compiled.run("train", batches)
-            found = results(compiled.model, logs)
+            return self.trained(visit, compiled, logs)
+
+    def trained(self, visit: Visit, compiled: Compiled, logs: Any) -> dict[str, list[float]]:
+        """What ``train`` gives, of a model that has it in its variables."""
+        found = results(compiled.model, logs)
         if not math.isfinite(found["loss"]):
             raise DivergedError(
                 f"The loss became {found['loss']} in {visit}; lower the "
@@ -228,7 +312,7 @@ class KerasReplica(Replica):
         return len(visit.rows)
 
     def validate(self, visit: Visit) -> KerasMetricSet:
-        return self._measured(*self._opened(self._validation_batches(visit), weigh_classes=False))
+        return self._measured(*self._opened(self.validation_arguments(visit)))
 
     def _validation_batches(self, visit: Visit) -> Iterable[Any]:
         given = self._estimator
@@ -242,9 +326,7 @@ class KerasReplica(Replica):
         arguments = self._arguments(self._prepared(batches), weigh_classes=False)
         first = next(arguments)
         compiled = self._ready(first)
-        return self._measured(
-            self._checked(compiled, itertools.chain([first], arguments)), compiled
-        ).compute()
+        return self._measured(self.checked(compiled, itertools.chain([first], arguments)), compiled).compute()
 
     def _measured(self, batches: Iterable[tuple[Any, ...]], compiled: Compiled) -> KerasMetricSet:
         with compiled.lock:
@@ -253,16 +335,13 @@ class KerasReplica(Replica):
                 compiled.run("test", batches)
             return KerasMetricSet(compiled.model)
 
-    def _opened(
-        self, batches: Iterable[Any], weigh_classes: bool = True
-    ) -> tuple[Iterable[tuple[Any, ...]], Compiled]:
+    def _opened(self, arguments: Iterator[tuple[Any, ...]]) -> tuple[Iterable[tuple[Any, ...]], Compiled]:
         """The model's arguments for each batch, and the compiled model, which the first batch may have built."""
-        arguments = self._arguments(batches, weigh_classes)
         first = next(arguments)
-        compiled = self._sharing(first)
-        return self._checked(compiled, itertools.chain([first], arguments)), compiled
+        compiled = self.sharing(first)
+        return self.checked(compiled, itertools.chain([first], arguments)), compiled
 
-    def _checked(self, compiled: Compiled, batches: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    def checked(self, compiled: Compiled, batches: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """The batches, whose labels fit the losses.
 
         Raises:

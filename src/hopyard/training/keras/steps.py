@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import keras
 import numpy as np
 
+from hopyard.training import measuring
 from hopyard.training.keras.state import assign
 
 StepKind = Literal["train", "test", "predict"]
+JaxState: TypeAlias = tuple[list[Any], ...]
+"""Values of the trainable variables, the others, those of the optimizer (in training) and of metrics."""
 _GROUP_BYTES = 8 << 20
 
 
@@ -157,22 +160,65 @@ class TorchSteps(KerasSteps):
 
 
 class JaxSteps(KerasSteps):
-    """State goes through compiled functions, and comes back to the model's variables at the end."""
+    """State goes through compiled functions, and comes back to the model's variables at the end.
+
+    Attributes:
+        seconds_to_compile: CPU time of the first training step; 0: there was none.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.seconds_to_compile: float = 0.0
 
     def run(self, kind: StepKind, batches: Iterable[tuple[Any, ...]]) -> Any:
-        from hopyard.data.outputs.jax_output import check_narrow
-
-        step = self._function(kind)
-        groups = self._variables(kind)
-        state = tuple([variable.value for variable in group] for group in groups)
-        given = None
+        state, given = self.state(kind), None
         for batch in batches:
-            for path, values in keras.tree.flatten_with_path(batch):
-                check_narrow(_name_of(path), values)
-            given, state = step(state, iter([batch]))
-        for group, values in zip(groups, state, strict=True):
-            assign(group, values)
+            check_width(batch)
+            given, state = self.step(kind, state, batch)
+        self.put(kind, state)
         return given
+
+    def state(self, kind: StepKind) -> JaxState:
+        """The values that the variables have, for a step."""
+        return tuple([variable.value for variable in group] for group in self._variables(kind))
+
+    def put(self, kind: StepKind, state: JaxState) -> None:
+        """Give the variables the values that a step came to."""
+        for group, values in zip(self._variables(kind), state, strict=True):
+            assign(group, values)
+
+    def step(self, kind: StepKind, state: JaxState, batch: tuple[Any, ...]) -> tuple[Any, JaxState]:
+        """Result and state of a step on one batch. The memory of ``state`` goes to the new one."""
+        step = self._function(kind)
+        if kind != "train" or self.seconds_to_compile:
+            done: tuple[Any, JaxState] = step(state, iter([batch]))
+            return done
+        begun = measuring.clock()
+        done = step(state, iter([batch]))
+        self.seconds_to_compile = measuring.clock() - begun
+        return done
+
+    def program(self, result: Any) -> Callable[[JaxState, tuple[Any, ...]], tuple[Any, JaxState]]:
+        """A training step of several models on one batch, as one program: with their states stacked, as are results.
+
+        A branch is a border that XLA fuses nothing across, so what it makes of a step is what it makes of one alone.
+
+        Args:
+            result: of a step of one model.
+        """
+        import jax
+
+        step = self.model.train_step
+        nothing = jax.tree.map(jax.numpy.zeros_like, result)
+
+        def steps(states: JaxState, batch: tuple[Any, ...], goes: Any) -> Any:
+            def of_one(state: JaxState) -> Any:
+                return jax.lax.cond(goes, step, lambda state, _: (nothing, state), state, batch)
+
+            return jax.lax.map(of_one, states)
+
+        compiled, goes = jax.jit(steps, donate_argnums=0), jax.numpy.asarray(True)
+        return lambda states, batch: compiled(states, batch, goes)
 
     def _function(self, kind: StepKind) -> Callable[..., Any]:
         """Keras' own function; the model that users get makes another, whose losses are not noted."""
@@ -188,6 +234,17 @@ class JaxSteps(KerasSteps):
         if kind == "train":
             groups.append(model.optimizer.variables)
         return groups if kind == "predict" else [*groups, model.metrics_variables]
+
+
+def check_width(batch: tuple[Any, ...]) -> None:
+    """
+    Raises:
+        DataError: a number needs more bits than JAX has.
+    """
+    from hopyard.data.outputs.jax_output import check_narrow
+
+    for path, values in keras.tree.flatten_with_path(batch):
+        check_narrow(_name_of(path), values)
 
 
 def _name_of(path: tuple[Any, ...]) -> str:

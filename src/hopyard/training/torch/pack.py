@@ -22,11 +22,12 @@ from torch import nn
 
 from hopyard.data.reading.views import Batch
 from hopyard.errors import BaseChangedError, DivergedError
+from hopyard.training import measuring
 from hopyard.training.estimator import Visit, _TogetherError, batch_sizes
+from hopyard.training.fallback import described, say_fallback
+from hopyard.training.measuring import LEAST_GAIN
 from hopyard.training.metric import MetricSet
-from hopyard.training.torch import measuring
 from hopyard.training.torch.base import Base
-from hopyard.training.torch.fallback import described, say_fallback
 from hopyard.training.torch.forward import Forward
 from hopyard.training.torch.pack_losses import MemberLosses, PackLosses
 from hopyard.training.torch.session import Flags, generators_kept
@@ -42,7 +43,6 @@ WIDTHS = (16, 8, 4)
 """Members of a stack, at most."""
 WIDTHS_OVER_BASE = (8, 4, 2)
 """The same of models over one base."""
-LEAST_GAIN = 1.1
 _LARGE_GAIN = 1.5
 """A gain of models over one base with which no other width is tried: their plans take as long as some batches."""
 _MOST_PROBE_SECONDS = 2.0
@@ -277,7 +277,9 @@ def train_together(
     return None if isinstance(failure, _NothingTrainedError) else _without_interrupts(found, failure)
 
 
-def validate_together(replicas: Sequence[Any], visit: Visit) -> list[MetricSet | Exception] | None:
+def validate_together(
+    replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]
+) -> list[MetricSet | Exception] | None:
     """See :meth:`hopyard.training.estimator.Replica.validate_together`."""
     contexts = [replica.in_validation() for replica in replicas]
     for context in contexts:
@@ -287,9 +289,9 @@ def validate_together(replicas: Sequence[Any], visit: Visit) -> list[MetricSet |
     failure: BaseException | None = None
     try:
         batches = replicas[0].validation_batches(visit)
-        errors = measure_members(
-            replicas[0].signature, [replica.parts() for replica in replicas], batches, metrics
-        )
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        parts = [replica.parts() for replica in replicas]
+        errors = measure_members(replicas[0].signature, parts, batches, metrics, generators)
     except BaseException as error:
         failure = error
     found = [
@@ -449,7 +451,11 @@ def _over_base(parts: Parts, generator: torch.Generator) -> OverBase:
 
 
 def measure_members(
-    signature: str, members: Sequence[Parts], batches: Iterable[Batch], metrics: Sequence[MetricSet]
+    signature: str,
+    members: Sequence[Parts],
+    batches: Iterable[Batch],
+    metrics: Sequence[MetricSet],
+    generators: Sequence[torch.Generator],
 ) -> list[Exception | None] | None:
     """Add batches, which are placed, to the metrics of replicas of one signature.
 
@@ -458,9 +464,9 @@ def measure_members(
     if members[0].base is not None:
         if width_of(signature) is None:  # what they gain in training is to be seen first
             return None
-        return _measure_over_base(members, batches, metrics)
+        return _measure_over_base(members, batches, metrics, generators)
     found: list[Exception | None] = [None] * len(members)
-    stack = Stack([_layers_of(member) for member in members], [torch.default_generator] * len(members))
+    stack = Stack([_layers_of(member) for member in members], generators)
     losses = PackLosses(signature, [member.forward for member in members])
     with torch.no_grad():
         stack.open()
@@ -499,11 +505,14 @@ def _computes_alone(member: Parts, batch: Batch) -> bool:
 
 
 def _measure_over_base(
-    members: Sequence[Parts], batches: Iterable[Batch], metrics: Sequence[MetricSet]
+    members: Sequence[Parts],
+    batches: Iterable[Batch],
+    metrics: Sequence[MetricSet],
+    generators: Sequence[torch.Generator],
 ) -> list[Exception | None] | None:
     """As :func:`measure_members`."""
     found: list[Exception | None] = [None] * len(members)
-    own = [_over_base(member, torch.default_generator) for member in members]
+    own = [_over_base(*each) for each in zip(members, generators, strict=True)]
     unison = Unison(f"validation of {members[0].head}", own, trains=False)
     try:
         for member in members:

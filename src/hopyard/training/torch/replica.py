@@ -209,8 +209,10 @@ class TorchReplica(Replica):
         return gain_together(replicas, visit, seeds)
 
     @classmethod
-    def validate_together(cls, replicas: Sequence[Any], visit: Visit) -> list[MetricSet | Exception] | None:
-        return validate_together(replicas, visit)
+    def validate_together(
+        cls, replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]
+    ) -> list[MetricSet | Exception] | None:
+        return validate_together(replicas, visit, seeds)
 
     def train(self, visit: Visit) -> dict[str, list[float]]:
         with self.in_training(visit) as (training, sums):

@@ -23,9 +23,10 @@ from torch import nn
 
 from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError
-from hopyard.training.torch import hidden, measuring
+from hopyard.training import measuring
+from hopyard.training.fallback import described, say_fallback
+from hopyard.training.torch import hidden
 from hopyard.training.torch.base import Base
-from hopyard.training.torch.fallback import described, say_fallback
 from hopyard.training.torch.forward import BatchResult, Forward
 from hopyard.training.torch.plan import OfMembers, PackPlan, PlanInputs, _OtherBranchError, plan_for
 from hopyard.training.torch.rules import Differing

@@ -9,6 +9,8 @@ from typing import Any
 clock: Callable[[], float] = time.process_time
 """Seconds of CPU time; what else runs on the processor does not count."""
 
+LEAST_GAIN = 1.1
+"""With a smaller one trials train alone."""
 _SHORT_SECONDS = 0.03
 """A turn that takes less is repeated for so long."""
 LONG_SECONDS = 0.2
