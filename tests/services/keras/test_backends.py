@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 from tests.sampling import sample
 
-FILES = [f"test_{name}.py" for name in ("estimator", "hopping", "keras_trial", "losses", "sharing", "steps")]
+FILES = [
+    f"test_{name}.py"
+    for name in ("estimator", "hopping", "keras_trial", "losses", "pack", "sharing", "steps")
+]
 BOTH = ["keras_guide", "traced", "functions"]
 TRIALS = [
     f"(keras_trial and {which})" for which in ("anew", "interrupts and error", "hops and keras_dataset")
@@ -30,6 +33,7 @@ CHOSEN = {
     "jax": [
         "(equals_fit and sgd)",
         "(added_losses and sample_weight and False)",
+        "test_pack",
         *sample("trials on JAX", TRIALS, quick=1, ci=1),
         *BOTH,
     ],

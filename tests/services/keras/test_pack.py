@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.sampling import sample
+from typer.testing import CliRunner
 
 keras = pytest.importorskip("keras")
 
+from hopyard.backend import InlineBackend  # noqa: E402
+from hopyard.cli import app  # noqa: E402
 from hopyard.errors import Evidence  # noqa: E402
 from hopyard.keras import KerasEstimator  # noqa: E402
 from hopyard.objects import Tensor, load_state, save_state  # noqa: E402
+from hopyard.storage import LocalStore  # noqa: E402
 from hopyard.training import fallback, measuring  # noqa: E402
-from hopyard.training.estimator import Context, OneBatch, Visit  # noqa: E402
+from hopyard.training.estimator import Context, OneBatch, Visit, batch_sizes  # noqa: E402
 from hopyard.training.keras import compiled  # noqa: E402
 from hopyard.training.keras.replica import KerasReplica  # noqa: E402
 from hopyard.training.keras.steps import JaxSteps  # noqa: E402
 from hopyard.training.session import Session  # noqa: E402
 from hopyard.training.unit import residents, run_unit  # noqa: E402
+from hopyard.tune import GridSearch, hp_choice  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:__array__ implementation"
@@ -117,6 +123,7 @@ def by_program(monkeypatch: pytest.MonkeyPatch, least: float = 0.0) -> None:
     from hopyard.training.keras import pack
 
     monkeypatch.setattr(pack, "_TURNS_FIRST", 0)
+    monkeypatch.setattr(pack, "_TURNS_LEFT", 0)
     monkeypatch.setattr(pack, "LEAST_GAIN", least)
 
 
@@ -223,9 +230,11 @@ def test_members_have_the_bits_that_they_have_alone(
 def test_members_in_turns_have_them(chain: Callable[..., Any]) -> None:
     from hopyard.training.keras import pack
 
-    same_bits(chain, "dense")
+    found = same_bits(chain, "dense")
     (way,) = pack._ways.values()
     assert not way.tried
+    partitions = found.chains[0].program.train_partitions
+    assert way.steps == MEMBERS * sum(len(batch_sizes(len(partition), 64)) for partition in partitions)
     assert way.spent > way.saved > 0
 
 
@@ -356,6 +365,29 @@ def test_why_a_model_trains_alone_is_said(odd: str, why: str) -> None:
         assert replica.signature == ""
         on_others = f"Keras trains one model at a time on {BACKEND}"
         assert replica.trains_alone == (why if BACKEND == "jax" else on_others)
+
+
+@on_jax
+def test_a_search_has_the_same_results_either_way(
+    data: Any, tmp_path: Path, contents_of: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_program(monkeypatch)
+    found = []
+    for packing in ("auto", "serial"):
+        search = GridSearch(
+            InlineBackend(), LocalStore(tmp_path / packing), random_layers, {"lr": hp_choice([0.01, 0.02, 0.03, 0.04])},
+            num_epochs=2, num_partitions=2, order_groups=1, packing=packing, progress=False,
+            feature_columns=["features"], label_columns=["label"],
+        )  # fmt: skip
+        found.append(search.fit(data.train, data.val).run)
+    together, alone = found
+    assert contents_of(together) == contents_of(alone)
+    said = [
+        CliRunner().invoke(app, ["run", "describe", str(tmp_path / folder), run.run_id]).output
+        for folder, run in zip(("auto", "serial"), found, strict=True)
+    ]
+    assert "trained together: 32 of 32 units, by 4 trials at a time" in said[0]
+    assert "trained together" not in said[1]
 
 
 @on_jax

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-import keras
+import numpy as np
 
 from hopyard.training.keras.architecture import own_attributes
 from hopyard.training.keras.loss import noting
@@ -127,14 +127,13 @@ class Compiled:
 
     def run(self, kind: StepKind, batches: Iterable[tuple[Any, ...]]) -> Any:
         """All batches, with random numbers from where Python's own generator is now; see ``KerasSteps.run``."""
-        self.seed(random.getrandbits)
+        assign(self._seeds, list(self.seeds(random.getrandbits).values()))
         with self.in_steps(kind):
             return self.steps.run(kind, batches)
 
-    def seed(self, draw: Callable[[int], int]) -> None:
-        """Seed what is random in the model's layers by numbers of so many bits that are drawn."""
-        for variable in self._seeds:
-            variable.assign(keras.ops.cast([draw(31), 0], variable.dtype))
+    def seeds(self, draw: Callable[[int], int]) -> dict[int, Array]:
+        """By the ``id`` of their variables, seeds of what is random in the model's layers, of so many bits drawn."""
+        return {id(variable): np.array([draw(31), 0], variable.dtype) for variable in self._seeds}
 
     def in_steps(self, kind: StepKind) -> AbstractContextManager[None]:
         """Context that steps are made in."""

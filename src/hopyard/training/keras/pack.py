@@ -26,9 +26,10 @@ from hopyard.errors import DivergedError
 from hopyard.training import measuring
 from hopyard.training.estimator import Visit, _TogetherError
 from hopyard.training.fallback import described
-from hopyard.training.keras.compiled import Compiled
+from hopyard.training.keras.compiled import Compiled, Holder
 from hopyard.training.keras.metrics import KerasMetricSet
-from hopyard.training.keras.steps import JaxState, JaxSteps, check_width
+from hopyard.training.keras.state import assign
+from hopyard.training.keras.steps import JaxState, JaxSteps, StepKind, check_width
 from hopyard.training.measuring import LEAST_GAIN
 
 if TYPE_CHECKING:
@@ -36,9 +37,10 @@ if TYPE_CHECKING:
 
 _WIDTH = 4
 """Members whose steps one program makes; it gains little more with others."""
-_TURNS_FIRST = 15
-"""CPU time that members train in turns before a program is tried, as a multiple of what compiling one step takes: the
-program takes about 1.5 times as long to compile, which is lost where it gains nothing."""
+_TURNS_FIRST = 2
+"""CPU time that members train in turns before a program is tried, as a multiple of what compiling one step takes."""
+_TURNS_LEFT = 5
+"""The same of what is left: a program takes about 1.5 times as long to compile, and saves a third, or nothing."""
 _STEPS_COMPARED = 5
 _MOST_PROBE_SECONDS = 2.0
 """CPU time that measuring takes where nothing is trained."""
@@ -53,6 +55,7 @@ class _Way:
 
     Attributes:
         spent: CPU time of training in turns so far.
+        steps: that were made in it.
         saved: CPU time that reading and preparing batches for each model would have taken besides.
         width: members whose steps the program makes.
         program: makes a step of so many members; None: there is none.
@@ -63,6 +66,7 @@ class _Way:
     """
 
     spent: float = 0.0
+    steps: int = 0
     saved: float = 0.0
     width: int = 0
     program: Program | None = None
@@ -92,10 +96,13 @@ def train_together(
     if opened is None:
         return None
     compiled, batches = opened
+    layout = _Layout(compiled, "train")
     with compiled.lock:
         way = _ways.setdefault(compiled, _Way())
-        members = _Members(compiled, way, _states(replicas, compiled, "train", seeds))
-        try_first = not way.tried and way.spent > _TURNS_FIRST * members.steps.seconds_to_compile
+        members = _Members(layout.steps, way, layout.states(replicas, seeds))
+        for replica in replicas:
+            replica.note_unchanged()
+        try_first = _pays(way, members.steps, leader.steps_left(visit.epoch) * len(replicas))
         for batch in batches:
             if try_first:
                 try_first = False
@@ -103,19 +110,19 @@ def train_together(
             with _failures_noted(leader.signature, way):
                 members.step(batch)
         found: list[dict[str, list[float]] | Exception] = []
-        for replica, (result, state) in zip(reversed(replicas), reversed(members.ended()), strict=True):
-            replica.take(compiled)
-            members.steps.put("train", state)
+        for replica, (result, state) in zip(replicas, members.ended(), strict=True):
+            layout.give(replica.holder, state)
             try:
                 found.append(replica.trained(visit, compiled, result))
             except DivergedError as error:
                 found.append(error)
     if way.program is None:
         way.spent += measuring.clock() - begun
+        way.steps += reading.count * len(replicas)
         way.saved += (len(replicas) - 1) * reading.seconds
         if way.tried and way.spent + way.saved < LEAST_GAIN * way.spent:
             _alone[leader.signature] = way.why
-    return found[::-1]
+    return found
 
 
 def validate_together(
@@ -126,20 +133,18 @@ def validate_together(
     if opened is None:
         return None
     compiled, batches = opened
-    steps = _steps(compiled)
+    layout = _Layout(compiled, "test")
     with compiled.lock:
-        states = _states(replicas, compiled, "test", seeds)
+        states = layout.states(replicas, seeds)
         with compiled.in_steps("test"):
             for batch in batches:
                 for slot, state in enumerate(states):
-                    _, states[slot] = steps.step("test", state, batch)
+                    _, states[slot] = layout.steps.step("test", state, batch)
         found: list[KerasMetricSet | Exception] = []
-        for replica, state in zip(reversed(replicas), reversed(states), strict=True):
-            replica.take(compiled)
-            with compiled.with_averages():
-                steps.put("test", state)
+        for replica, state in zip(replicas, states, strict=True):
+            layout.give(replica.holder, state)
             found.append(KerasMetricSet(compiled.model))
-    return found[::-1]
+    return found
 
 
 def gain_together(replicas: Sequence[KerasReplica], visit: Visit, seeds: Sequence[int]) -> float | None:
@@ -149,9 +154,10 @@ def gain_together(replicas: Sequence[KerasReplica], visit: Visit, seeds: Sequenc
     if opened is None:
         return None
     compiled, batches = opened
+    layout = _Layout(compiled, "train")
     with compiled.lock:
         way = _ways.setdefault(compiled, _Way())
-        members = _Members(compiled, way, _states(replicas, compiled, "train", seeds))
+        members = _Members(layout.steps, way, layout.states(replicas, seeds))
         batch = next(batches)
         if not way.tried:
             members.step(batch)  # the first one compiles
@@ -161,27 +167,23 @@ def gain_together(replicas: Sequence[KerasReplica], visit: Visit, seeds: Sequenc
     return None if way.program is None else way.gain
 
 
-def _steps(compiled: Compiled) -> JaxSteps:
-    assert isinstance(compiled.steps, JaxSteps), "models on other backends have no signature"
-    return compiled.steps
-
-
 class _Timed:
-    """Batches, with the CPU time that this thread takes for them."""
+    """Batches, with their number so far, and the CPU time that this thread takes for them."""
 
     def __init__(self, batches: Iterable[Arguments]) -> None:
         self._batches = iter(batches)
         self.seconds: float = 0.0
+        self.count: int = 0
 
     def __iter__(self) -> Iterator[Arguments]:
         return self
 
     def __next__(self) -> Arguments:
         begun = time.thread_time()
-        try:
-            return next(self._batches)
-        finally:
-            self.seconds += time.thread_time() - begun
+        batch = next(self._batches)
+        self.seconds += time.thread_time() - begun
+        self.count += 1
+        return batch
 
 
 def _opened(
@@ -190,8 +192,8 @@ def _opened(
     """The compiled model that all use, and the batches on the device; None: they do not use one."""
     arguments = iter(batches)
     first = next(arguments)
-    compiled, *others = [replica.sharing(first) for replica in replicas]
-    if any(other is not compiled for other in others):
+    compiled = replicas[0].sharing(first)
+    if not all(replica.shares(compiled) or replica.sharing(first) is compiled for replica in replicas):
         return None
     return compiled, map(_placed, replicas[0].checked(compiled, itertools.chain([first], arguments)))
 
@@ -202,34 +204,56 @@ def _placed(batch: Arguments) -> Arguments:
     return placed
 
 
-def _states(
-    replicas: Sequence[KerasReplica], compiled: Compiled, kind: Any, seeds: Sequence[int]
-) -> list[JaxState]:
-    """Of each its state at the begin of a visit, as ``Compiled.run`` would find it; in memory of its own."""
-    states = []
-    for replica, seed in zip(replicas, seeds, strict=True):
-        replica.take(compiled)
+class _Layout:
+    """Where a trial's values are in the states of steps.
+
+    Attributes:
+        steps: of the compiled model.
+    """
+
+    def __init__(self, compiled: Compiled, kind: StepKind) -> None:
+        assert isinstance(compiled.steps, JaxSteps), "models on other backends have no signature"
+        self.steps: JaxSteps = compiled.steps
+        self._compiled = compiled
+        self._groups = self.steps.variables(kind)
+        self._places = {id(variable): place for place, variable in enumerate(compiled.variables)}
+        self._kind = kind
+
+    def states(self, replicas: Sequence[KerasReplica], seeds: Sequence[int]) -> list[Any]:
+        """Of each the state that a visit begins with, as ``Compiled.run`` would find it."""
+        compiled = self._compiled
         compiled.model.reset_metrics()
-        compiled.seed(random.Random(seed).getrandbits)
-        if kind == "test":
-            with compiled.with_averages():
-                states.append(_copied(_steps(compiled).state(kind)))
-        else:
-            replica.note_unchanged()
-            states.append(_copied(_steps(compiled).state(kind)))
-    return states
+        begun = {id(each): np.array(each.value) for each in compiled.model.metrics_variables}
+        found = []
+        for replica, seed in zip(replicas, seeds, strict=True):
+            values = compiled.values(replica.holder)
+            averages = compiled.averaged(values) if self._kind == "test" else {}
+            values = [averages.get(place, value) for place, value in enumerate(values)]
+            own = {**begun, **compiled.seeds(random.Random(seed).getrandbits)}
+            own |= {name: values[place] for name, place in self._places.items()}
+            found.append(tuple([own[id(variable)] for variable in group] for group in self._groups))
+        return found
 
-
-def _copied(state: Any) -> Any:
-    return jax.tree.map(lambda value: jax.numpy.array(value, copy=True), state)
+    def give(self, holder: Holder, state: JaxState) -> None:
+        """Have a trial hold the state that it came to, and its metrics in the compiled model."""
+        values = list(self._compiled.values(holder))
+        averages = self._compiled.averaged(values) if self._kind == "test" else {}
+        for group, its in zip(self._groups, state, strict=True):
+            for variable, value in zip(group, its, strict=True):
+                place = self._places.get(id(variable))
+                if place is not None and place not in averages:
+                    values[place] = np.array(value)
+        self._compiled.give(holder, values)
+        assign(self._compiled.model.metrics_variables, state[-1])
 
 
 def _stacked(states: Sequence[Any]) -> Any:
-    return jax.tree.map(lambda *values: jax.numpy.stack(values), *states)
+    return jax.tree.map(lambda *values: np.stack(values), *states)
 
 
 def _unstacked(stack: Any, width: int) -> list[Any]:
-    return [jax.tree.map(lambda values, slot=slot: values[slot], stack) for slot in range(width)]
+    arrays = jax.tree.map(np.asarray, stack)
+    return [jax.tree.map(lambda values, slot=slot: values[slot], arrays) for slot in range(width)]
 
 
 def _kind_of(batch: Arguments) -> Any:
@@ -243,8 +267,8 @@ class _Members:
         steps: of one of them.
     """
 
-    def __init__(self, compiled: Compiled, way: _Way, states: Sequence[JaxState]) -> None:
-        self.steps: JaxSteps = _steps(compiled)
+    def __init__(self, steps: JaxSteps, way: _Way, states: Sequence[Any]) -> None:
+        self.steps: JaxSteps = steps
         self._way = way
         self._states: list[Any] = list(states)
         self._results: list[Any] = [None] * len(states)
@@ -278,9 +302,9 @@ class _Members:
             self._results[slots] = _unstacked(result, width)
         self._stacks, self._stacked_results = [], []
 
-    def copies(self) -> list[JaxState]:
-        """Copies of the states of as many as a program is for; before their first step."""
-        return [_copied(state) for state in self._states[:_WIDTH]]
+    def copies(self) -> list[Any]:
+        """Copies of the states of as many as a program is for, which are not stacked."""
+        return [jax.tree.map(np.array, state) for state in self._states[:_WIDTH]]
 
     def ended(self) -> list[tuple[Any, JaxState]]:
         """Of each the result of its last step, and its state."""
@@ -303,6 +327,14 @@ def _failures_noted(signature: str, way: _Way) -> Iterator[None]:
         way.program, way.why = None, f"training them together failed ({described(error)})"
         _alone[signature] = way.why
         raise _TogetherError(way.why) from error
+
+
+def _pays(way: _Way, steps: JaxSteps, left: int) -> bool:
+    """Whether compiling a program is little beside so many steps as are ``left``."""
+    if way.tried or not way.steps:
+        return False
+    compiling = steps.seconds_to_compile
+    return way.spent >= _TURNS_FIRST * compiling and left * way.spent / way.steps >= _TURNS_LEFT * compiling
 
 
 def _try_program(way: _Way, members: _Members, batch: Arguments) -> None:

@@ -26,6 +26,7 @@ from hopyard.training.estimator import (
     Replica,
     Visit,
     another_architecture,
+    epoch_steps,
     joined_outputs,
 )
 from hopyard.training.keras.architecture import architecture
@@ -85,6 +86,8 @@ class KerasReplica(Replica):
         self._binding = self._make_binding(context)
         self._callbacks = Callbacks(estimator.callbacks, self._model, context.num_epochs)
         self._params = context.params
+        self._steps_per_epoch = epoch_steps(context, estimator.batch_size, accumulate=1)
+        self._num_epochs = context.num_epochs
         self._updated = 0  # epochs for which this model was updated
         self._begins: tuple[int, Mapping[str, float] | None] = (0, None)
         self._compiled: Compiled | None = None
@@ -279,13 +282,22 @@ class KerasReplica(Replica):
         """The model's arguments for each batch of a validation visit."""
         return self._arguments(self._validation_batches(visit), weigh_classes=False)
 
+    @property
+    def holder(self) -> Holder:
+        """Holder of this trial's values."""
+        return self._holder
+
+    def shares(self, compiled: Compiled) -> bool:
+        """Whether it is ready to train and validate with that compiled model, as others of its architecture do."""
+        return self._shares and self._compiled is compiled
+
     def note_unchanged(self) -> None:
         """Note tensors as they are before training, by which frozen ones are known."""
         self._unchanged.note()
 
-    def take(self, compiled: Compiled) -> None:
-        """Put this trial's values into the compiled model that it shares with others."""
-        compiled.take(self._holder)
+    def steps_left(self, epoch: int) -> int:
+        """Steps from the begin of an epoch to the end of the last one, if nothing stops the trial."""
+        return (self._num_epochs - epoch) * self._steps_per_epoch
 
     def train(self, visit: Visit) -> dict[str, list[float]]:
         batches, compiled = self._opened(self.training_arguments(visit))

@@ -180,11 +180,11 @@ class JaxSteps(KerasSteps):
 
     def state(self, kind: StepKind) -> JaxState:
         """The values that the variables have, for a step."""
-        return tuple([variable.value for variable in group] for group in self._variables(kind))
+        return tuple([variable.value for variable in group] for group in self.variables(kind))
 
     def put(self, kind: StepKind, state: JaxState) -> None:
         """Give the variables the values that a step came to."""
-        for group, values in zip(self._variables(kind), state, strict=True):
+        for group, values in zip(self.variables(kind), state, strict=True):
             assign(group, values)
 
     def step(self, kind: StepKind, state: JaxState, batch: tuple[Any, ...]) -> tuple[Any, JaxState]:
@@ -228,7 +228,8 @@ class JaxSteps(KerasSteps):
             setattr(self.model, f"{kind}_function", None)
         return self._functions[kind]
 
-    def _variables(self, kind: StepKind) -> list[list[Any]]:
+    def variables(self, kind: StepKind) -> list[list[Any]]:
+        """The variables of a state."""
         model = self.model
         groups = [model.trainable_variables, model.non_trainable_variables]
         if kind == "train":
