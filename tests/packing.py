@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hopyard.training import fallback, measuring
-from hopyard.training.torch import pack, taped
+from hopyard.training.torch import bf16, pack, taped
 
 
 def pack_whatever_it_gains(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let models of any size train together at once, as if this process had met none before."""
+    """Let models of any size train together at once, as if this process had met none before, on a CPU of no kind."""
     monkeypatch.setattr(pack, "LEAST_GAIN", 0.0)
     monkeypatch.setattr(pack, "_MOST_PROBE_SECONDS", 1e9)
     monkeypatch.setattr(measuring, "_SHORT_SECONDS", 0.0)
@@ -19,3 +19,4 @@ def pack_whatever_it_gains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(taped, "_plans", {})
     monkeypatch.setattr(taped, "_OFTEN", 0)
     monkeypatch.setattr(fallback, "_said", set())
+    monkeypatch.setattr(bf16, "has_bf16_units", lambda: False)

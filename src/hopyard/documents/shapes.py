@@ -417,6 +417,7 @@ class PackingJson(TypedDict):
     packs: Sequence[ExpectedPackJson]
     alone: Sequence[TrialsAloneJson]
     unknown: str | None
+    bf16_gain: float | None
 
 
 class PlanJson(TypedDict):

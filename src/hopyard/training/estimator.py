@@ -267,6 +267,12 @@ class Replica(ABC):
         """
         return None
 
+    def gain_of_bf16(self, visit: Visit) -> float | None:
+        """How many times as long gradients of a batch take as with ``precision="bf16"``, in CPU time, measured on the
+        first batch of a training visit by a replica that is discarded then. None where it was not measured: the device
+        is no CPU with units for it, another precision is given, or a batch takes too long."""
+        return None
+
     @classmethod
     def validate_together(
         cls, replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]

@@ -30,12 +30,14 @@ class Probe:
         alone: of the same trials, why they train alone; empty: they do not.
         gains: by kind, how many times as long a batch takes one by one as together; those that were measured.
         failures: kinds and messages of the exceptions that ended measuring.
+        bf16_gain: how many times as long a batch of the first trial takes as with ``precision="bf16"``; None: unknown.
     """
 
     kinds: tuple[str, ...]
     alone: tuple[str, ...]
     gains: Mapping[str, float] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
+    bf16_gain: float | None = None
 
 
 def probe_packs(
@@ -44,7 +46,8 @@ def probe_packs(
     batch: Mapping[str, np.ndarray[Any, Any]],
     most: int,
 ) -> Probe:
-    """Build trials for a second at most, the first in any case, and measure those that may train together for two.
+    """Build trials for a second at most, the first in any case, and measure those that may train together for two, and
+    the first one in another precision for one.
 
     Args:
         trials: numbers and points.
@@ -56,6 +59,7 @@ def probe_packs(
     """
     groups: dict[str, list[tuple[int, Replica]]] = {}
     marks: list[tuple[str, str]] = []
+    first: tuple[int, Replica] | None = None
     with Session(program.threads) as session:
         begun = time.monotonic()
         for trial, params in trials:
@@ -70,6 +74,7 @@ def probe_packs(
                 continue
             kind = digest_json(replica.signature, "signature") if replica.signature else ""
             marks.append((kind, "" if kind else replica.trains_alone))
+            first = first or (trial, replica)
             group = groups.setdefault(kind, [])
             if kind and len(group) < most:
                 group.append((trial, replica))
@@ -90,9 +95,18 @@ def probe_packs(
             refused[kind] = group[0][1].trains_alone
             if gain is not None and not refused[kind]:
                 gains[kind] = gain
+        bf16_gain = None
+        if first is not None:
+            trial, replica = first
+            try:
+                bf16_gain = replica.gain_of_bf16(_visit(program, session, trial, replica, batch))
+            except (StorageError, WorkerError, Preempted):
+                raise
+            except (Exception, SystemExit):  # no number is told of a model that does not take that precision
+                pass
     kinds = tuple("" if refused.get(kind) else kind for kind, _ in marks)
     alone = tuple(refused.get(kind) or why for kind, why in marks)
-    return Probe(kinds, alone, gains, tuple(failures))
+    return Probe(kinds, alone, gains, tuple(failures), bf16_gain)
 
 
 def _gain(
@@ -102,8 +116,19 @@ def _gain(
     batch: Mapping[str, np.ndarray[Any, Any]],
 ) -> float | None:
     trials, replicas = [trial for trial, _ in group], [replica for _, replica in group]
-    rows = OneBatch({name: column[: replicas[0].batch_size] for name, column in batch.items()})
-    visit = Visit(rows, program.seed, epoch=0, partition=0, last=False)
-    session.seed(program.seed, trials[0], 0, 0, "train")
+    visit = _visit(program, session, trials[0], replicas[0], batch)
     seeds = [derive_seed(program.seed, trial, 0, 0, "train") for trial in trials]
     return type(replicas[0]).gain_together(replicas, visit, seeds)
+
+
+def _visit(
+    program: Program,
+    session: Session,
+    trial: int,
+    replica: Replica,
+    batch: Mapping[str, np.ndarray[Any, Any]],
+) -> Visit:
+    """A training visit of one batch, with generators seeded as the trial would find them."""
+    rows = OneBatch({name: column[: replica.batch_size] for name, column in batch.items()})
+    session.seed(program.seed, trial, 0, 0, "train")
+    return Visit(rows, program.seed, epoch=0, partition=0, last=False)

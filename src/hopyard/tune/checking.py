@@ -109,7 +109,7 @@ def expected_packs(
     unknown += [f"measuring what they gain failed ({failure})" for failure in probe.failures]
     if any(pack.gain is None for pack in plan.packs) and not probe.failures:
         unknown.append("gains that could not be measured within two seconds are unknown")
-    return replace(plan, unknown="; ".join(unknown))
+    return replace(plan, unknown="; ".join(unknown), bf16_gain=probe.bf16_gain)
 
 
 def _answer(future: Future[Any], backend: Backend, worker: int) -> Any:

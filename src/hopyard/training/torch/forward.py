@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import warnings
@@ -98,6 +99,12 @@ class Forward:
         self._dtype = dtype
         self.checks_labels = True
         """Whether labels are compared with the loss before it runs: in the first epoch of training all are met."""
+
+    def with_dtype(self, dtype: torch.dtype) -> Forward:
+        """The same under autocast to ``dtype``."""
+        made = copy.copy(self)
+        made._dtype = dtype
+        return made
 
     @property
     def loss_is_sum(self) -> bool:

@@ -24,6 +24,7 @@ from hopyard.training.estimator import Context, OneBatch, Replica, Visit, batch_
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch import hidden, state
 from hopyard.training.torch.attributes import KEY, Attributes, Name, Owner, owners, without_attributes
+from hopyard.training.torch.bf16 import gain_of_bf16
 from hopyard.training.torch.binding import Binding, as_tensors
 from hopyard.training.torch.export import export_onnx
 from hopyard.training.torch.forward import Forward
@@ -207,6 +208,9 @@ class TorchReplica(Replica):
     @classmethod
     def gain_together(cls, replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]) -> float | None:
         return gain_together(replicas, visit, seeds)
+
+    def gain_of_bf16(self, visit: Visit) -> float | None:
+        return gain_of_bf16(self, visit) if type(self) is TorchReplica else None
 
     @classmethod
     def validate_together(
