@@ -5,8 +5,8 @@
 Eight adapters (r=8) of a Llama 256 wide, 8 layers, vocabulary 8,192, fp32, in batches of 1, 4 and 16 rows of 32 tokens;
 the adapters are at the queries and values, or at all seven products of a layer. One CPU thread; CPU seconds of a visit,
 optimizer's steps and all; medians of rounds, in each of which the trials train first together and then in turns. The
-states must be the same to the last bit. Prints a JSON line for each: ``ratio`` is the time together / in turns; and one
-for the first visit, in which it is measured how, and plans are made: in how many batches that is won back.
+states must be the same to the last bit. Where ``make weights`` was run, the same with SmolLM2-135M, one row a batch.
+Prints a JSON line for each: ``ratio`` is the time together / in turns; and one for the first visit, in which it is measured how, and plans are made: in how many batches that is won back.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import argparse
 import json
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import peft
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from hopyard.objects import flatten
 from hopyard.torch import TorchEstimator
@@ -36,6 +37,7 @@ TARGETS = {
     "all seven": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
 }
 BATCHES = {1: 24, 4: 8, 16: 3}
+SMOLLM2 = Path(__file__).parents[1] / "build" / "weights" / "SmolLM2-135M-Instruct"
 
 
 class Rows(OneBatch):
@@ -55,7 +57,7 @@ def network() -> torch.nn.Module:
     return LlamaForCausalLM(config)
 
 
-def members(base: torch.nn.Module, targets: list[str], count: int, rows: int) -> list[Any]:
+def members(base: torch.nn.Module, targets: list[str], count: int, size: int, rows: int) -> list[Any]:
     made = []
     for number in range(count):
         torch.manual_seed(number)
@@ -68,7 +70,6 @@ def members(base: torch.nn.Module, targets: list[str], count: int, rows: int) ->
             base=base, model=model, step=causal_lm, optimizer=torch.optim.AdamW, batch_size=rows,
             optimizer_params={"lr": 1e-4 * (1 + number)},
         )  # fmt: skip
-        size = rows * BATCHES.get(rows, 4)
         made.append(estimator.replica(Context(("input_ids",), ("labels",), "cpu", (size,), 1)))
     return made
 
@@ -106,40 +107,57 @@ def main() -> None:
     base = network()
     for name, targets in TARGETS.items():
         for rows in given.rows:
-            ids = np.random.default_rng(0).integers(0, VOCABULARY, (rows * BATCHES.get(rows, 4), LENGTH))
-            visit = Visit(Rows({"input_ids": ids, "labels": ids}), 0, 0, 0)
-            with Session(1):
-                ours, theirs = (members(base, targets, given.members, rows) for _ in range(2))
-                # measured at once, as if so many batches had been trained in turns
-                pack._in_turns[ours[0].signature, 1] = pack._BATCHES_FIRST
-                first, packed = seconds(ours, visit, True)
-                seconds(theirs, visit, False)
-                taken: dict[bool, list[float]] = {True: [], False: []}
-                for _ in range(given.rounds):
-                    taken[True].append(seconds(ours, visit, packed)[0])
-                    taken[False].append(seconds(theirs, visit, False)[0])
-                why = ours[0].trains_alone
-            if digests(ours) != digests(theirs):
-                raise SystemExit(
-                    "members and single trials differ: this is a bug in Hopyard, please report it."
-                )
-            value, turns = (statistics.median(taken[key]) for key in (True, False))
-            case = f"{given.members} LoRA adapters at {name}, {rows}x{LENGTH} tokens"
-            how = "" if packed else f", trained in turns: {why}"
-            line = {
-                "name": case + how,
-                "value": round(value, 3),
-                "unit": "s of CPU",
-                "peer": f"in turns: {turns:.3f} s",
-            }
-            print(json.dumps(line | {"ratio": round(value / turns, 3)}), flush=True)
-            saved = (turns - value) * rows / len(ids)
-            line = {"name": f"{case}: measuring and plans", "value": round(first - value, 2), "unit": "s of CPU",
-                    "peer": "saved by a batch" if saved > 0 else "nothing is saved"}  # fmt: skip
-            print(
-                json.dumps(line | {"ratio": round((first - value) / saved) if saved > 0 else None}),
-                flush=True,
-            )
+            compare(base, VOCABULARY, name, targets, rows, BATCHES.get(rows, 4), given.members, given.rounds,
+                    pack._BATCHES_FIRST)  # fmt: skip
+    if SMOLLM2.exists() and 1 in given.rows:
+        base = AutoModelForCausalLM.from_pretrained(SMOLLM2, dtype=torch.float32)
+        name = "q, v of SmolLM2-135M"
+        compare(base, base.config.vocab_size, name, TARGETS["q, v"], 1, 6, given.members, given.rounds, 5000)
+
+
+def compare(
+    base: torch.nn.Module,
+    vocabulary: int,
+    name: str,
+    targets: list[str],
+    rows: int,
+    batches: int,
+    count: int,
+    rounds: int,
+    trained: int,
+) -> None:
+    ids = np.random.default_rng(0).integers(0, vocabulary, (rows * batches, LENGTH))
+    visit = Visit(Rows({"input_ids": ids, "labels": ids}), 0, 0, 0)
+    with Session(1):
+        ours, theirs = (members(base, targets, count, len(ids), rows) for _ in range(2))
+        # measured at once, as if so many batches had been trained in turns
+        pack._in_turns[ours[0].signature, 1] = trained
+        first, packed = seconds(ours, visit, True)
+        seconds(theirs, visit, False)
+        taken: dict[bool, list[float]] = {True: [], False: []}
+        for _ in range(rounds):
+            taken[True].append(seconds(ours, visit, packed)[0])
+            taken[False].append(seconds(theirs, visit, False)[0])
+        why = ours[0].trains_alone
+    if digests(ours) != digests(theirs):
+        raise SystemExit("members and single trials differ: this is a bug in Hopyard, please report it.")
+    value, turns = (statistics.median(taken[key]) for key in (True, False))
+    case = f"{count} LoRA adapters at {name}, {rows}x{LENGTH} tokens"
+    line = {
+        "name": case + ("" if packed else f", trained in turns: {why}"),
+        "value": round(value, 3),
+        "unit": "s of CPU",
+        "peer": f"in turns: {turns:.3f} s",
+    }
+    print(json.dumps(line | {"ratio": round(value / turns, 3)}), flush=True)
+    saved = (turns - value) / batches
+    line = {
+        "name": f"{case}: measuring and plans",
+        "value": round(first - value, 2),
+        "unit": "s of CPU",
+        "peer": "saved by a batch" if saved > 0 else "nothing is saved",
+    }
+    print(json.dumps(line | {"ratio": round((first - value) / saved) if saved > 0 else None}), flush=True)
 
 
 if __name__ == "__main__":

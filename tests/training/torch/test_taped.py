@@ -415,6 +415,28 @@ def test_products_that_differ_are_made_one_by_one(monkeypatch: pytest.MonkeyPatc
     assert {"mm", "addmm", "mul", "view"} <= set(asked)
 
 
+@pytest.mark.parametrize(("members", "sizes"), [(5, {2, 1}), (6, {2}), (7, {3, 1}), (3, {3})])
+def test_products_of_much_memory_are_made_in_groups(
+    members: int, sizes: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    group = plan._group
+
+    def noted(call: Any, parts: Any, start: int, stop: int) -> Any:
+        made.append((call.name, stop - start))
+        return group(call, parts, start, stop)
+
+    width = max(sizes)
+    rows = 16 * 7 * 32 * 4  # bytes of the largest result of a product, of a batch and a member
+    monkeypatch.setattr(taped, "_plans", {})
+    monkeypatch.setattr(plan, "_MOST_BYTES", 0)
+    monkeypatch.setattr(plan, "_MOST_BYTES_OF_PRODUCTS", width * rows)
+    monkeypatch.setattr(plan, "_group", noted)
+    check_same(lambda number: {"model": adapted(rank=2 + number, dropout=0.2)}, members)
+    assert {name for name, _ in made} == {"mm", "addmm"}
+    assert sizes <= {size for _, size in made}
+
+
 def test_a_plan_that_gives_other_bits_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def off(*given: Any) -> Any:
         made = plan.plan_for(*given)

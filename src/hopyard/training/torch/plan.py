@@ -20,6 +20,7 @@ from hopyard.training.torch.rules import (
     JointCall,
     JointForm,
     _NoRuleError,
+    product_of_rows,
     rules_for,
 )
 from hopyard.training.torch.stack import draws_of, same_numbers
@@ -31,6 +32,9 @@ _LARGE = 1 << 15
 _MOST_BYTES = 1 << 24
 """Memory for all members' tensors, from which on they are computed one by one: so large pieces are given back to the
 system each time, and a call for each costs nothing beside them."""
+
+_MOST_BYTES_OF_PRODUCTS = 1 << 25
+"""The same of some members' rows times one matrix, which is read once for all of them: beyond are other groups."""
 
 _LINE = 64
 """Bytes of a line of the processor's cache, by which kernels may choose how they begin."""
@@ -166,12 +170,14 @@ class _FoundRule(NamedTuple):
         rule: None: member by member, unless memory for the results ``is_made`` for all of them.
         likes: forms of the results of each member, of no values.
         is_certain: whether this was seen on numbers that tell.
+        width: members of one call, if not all of them; 0: all.
     """
 
     rule: JointForm | None
     is_made: bool
     likes: list[list[Any]]
     is_certain: bool
+    width: int = 0
 
 
 class _Builder:
@@ -428,7 +434,7 @@ class _Builder:
         if not operation.written and not _is_random(operation):
             found = self._at_once(place, operation, arguments, keywords, refs)
             if found is not None:
-                self._keep(operation, [None if each is None else _Held(whole=each) for each in found])
+                self._keep(operation, found)
                 return
         of_members = [
             self._results(operation, *given) for given in self._of_each(operation, arguments, keywords)
@@ -461,7 +467,7 @@ class _Builder:
 
     def _at_once(
         self, place: int, operation: Recorded, arguments: Any, keywords: Any, refs: Sequence[Ref]
-    ) -> list[Any] | None:
+    ) -> list[_Held | None] | None:
         """Results for all members at once, if these have the bits of the members' own operations."""
         name = operation.function._schema.name.removeprefix("aten::")
         if not self._gains(name, refs):
@@ -491,8 +497,35 @@ class _Builder:
             if form_found.is_certain:
                 self._found[form] = form_found
         if form_found.is_made:
-            return self._made(operation, call.like)
-        return None if form_found.rule is None else form_found.rule(self._emit, call)
+            made = self._made(operation, call.like)
+            return None if made is None else [_Held(whole=made)]
+        if form_found.rule is None:
+            return None
+        if form_found.width:
+            return [_Held(each=self._in_groups(form_found.rule, form_found.width, call, wholes))]
+        found = form_found.rule(self._emit, call)
+        return [None if each is None else _Held(whole=each) for each in found]
+
+    def _in_groups(
+        self, rule: JointForm, width: int, call: JointCall, wholes: Mapping[int, Handle]
+    ) -> list[Handle]:
+        """The results of each member, of a call for every ``width`` of them."""
+        found: list[Handle] = []
+        for start in range(0, self._count, width):
+            stop = min(start + width, self._count)
+            parts = {}
+            for number, handle in wholes.items():
+                held = self._of(number)
+                if held.one is None and held.lies_whole:
+                    parts[id(handle)] = self._emit(_ATEN.slice.Tensor, handle, 0, start, stop)
+                elif held.one is None:
+                    parts[id(handle)] = self._emit(torch.stack, list(self._each(held)[start:stop]))
+            for part in parts.values():
+                part.stacked = True
+            (whole,) = rule(self._emit, _group(call, parts, start, stop))
+            each = self._emit(torch.unbind, whole)
+            found += [self._emit(_item, each, member) for member in range(stop - start)]
+        return found
 
     def _rule(self, call: JointCall, is_mutable: bool) -> _FoundRule:
         """How a call is done for all members at once; so are others of its form, as kernels do not choose by values."""
@@ -509,7 +542,7 @@ class _Builder:
         if any(_forms(like) != _forms(call.like) for like in call.likes):
             return none
         if call.name not in VIEWS and _bytes(call) > _MOST_BYTES:
-            return none
+            return self._rule_of_products(call, none)
         if not any(handle.stacked for handle in call.handles()):
             return none._replace(is_made=True)
         # behind zeros, differences would hide
@@ -518,6 +551,22 @@ class _Builder:
             if _is_exact(rule, call, is_mutable):
                 return _FoundRule(rule, False, likes, tells or call.name in VIEWS)
         return none
+
+    def _rule_of_products(self, call: JointCall, none: _FoundRule) -> _FoundRule:
+        """How rows of several members are multiplied by one matrix, where memory for all of them is too much."""
+        width = min(_MOST_BYTES_OF_PRODUCTS * self._count // _bytes(call), self._count)
+        if call.name not in ("mm", "addmm") or width < 2:
+            return none
+        ends = {min(width, self._count), self._count % width or width}
+        for end in ends:
+            parts = {
+                id(handle): Handle(None, handle.value[:end], stacked=True)
+                for handle in call.handles()
+                if handle.stacked
+            }
+            if not _is_exact(product_of_rows, _group(call, parts, 0, end), False):
+                return none
+        return none._replace(rule=product_of_rows, width=width, is_certain=bool(call.like[0].any()))
 
     def _gains(self, name: str, refs: Sequence[Ref]) -> bool:
         """Whether an operation on all members' tensors is worth joining those that lie apart."""
@@ -531,7 +580,7 @@ class _Builder:
             handle.value.numel() < _LARGE for each in apart for handle in each.each or ()
         )
 
-    def _made(self, operation: Recorded, like: Sequence[torch.Tensor]) -> list[Any] | None:
+    def _made(self, operation: Recorded, like: Sequence[torch.Tensor]) -> Handle | None:
         """Memory with a slot for each member, for what is the same for all as yet."""
         if len(like) != 1 or operation.function not in _FACTORIES:
             return None
@@ -539,7 +588,7 @@ class _Builder:
         fill = _FACTORIES[operation.function]
         found = found if fill is None else self._emit(_ATEN.fill_.Scalar, found, fill)
         found.stacked = True
-        return [found]
+        return found
 
 
 _FACTORIES = {
@@ -607,6 +656,12 @@ def _is_exact(rule: JointForm, call: JointCall, is_mutable: bool) -> bool:
         return all(_agrees(rule(_computed, other), other) for other in others)
     except (_NoRuleError, RuntimeError, ValueError, IndexError, TypeError):
         return False
+
+
+def _group(call: JointCall, parts: Mapping[int, Handle], start: int, stop: int) -> JointCall:
+    """The call of some of its members, with ``parts`` in the places of tensors with a slot for each."""
+    arguments, keywords = call.changed(lambda handle: parts.get(id(handle), handle))
+    return JointCall(call.function, arguments, keywords, stop - start, call.likes[start:stop])
 
 
 def _agrees(found: Sequence[Any], call: JointCall) -> bool:

@@ -323,7 +323,7 @@ def _same(emit: Emit, call: JointCall) -> list[Any]:
 # Products -------------------------------------------------------------------------------------
 
 
-def _product_of_rows(emit: Emit, call: JointCall) -> list[Any]:
+def product_of_rows(emit: Emit, call: JointCall) -> list[Any]:
     """The members' rows times one matrix."""
     first, second = (call.options[name] for name in _FACTORS[call.function])
     if second.stacked or not first.stacked or first.value.flatten(0, 1).data_ptr() != first.value.data_ptr():
@@ -431,7 +431,7 @@ _SHIFTED = (
 _OF_NAMES: dict[str, Sequence[JointForm]] = {
     **dict.fromkeys(_SHIFTED, (_shifted,)),
     **dict.fromkeys(("sum", "mean", "all", "any"), (_whole_sum,)),
-    **dict.fromkeys(("mm", "addmm"), (_product_of_rows, _product_of_slots)),
+    **dict.fromkeys(("mm", "addmm"), (product_of_rows, _product_of_slots)),
     **dict.fromkeys(("clone", "_to_copy", "alias", "detach", "constant_pad_nd"), (_same,)),
     "t": (_transposed,),
 }
