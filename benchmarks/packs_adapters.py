@@ -6,7 +6,8 @@ Eight adapters (r=8) of a Llama 256 wide, 8 layers, vocabulary 8,192, fp32, in b
 the adapters are at the queries and values, or at all seven products of a layer. One CPU thread; CPU seconds of a visit,
 optimizer's steps and all; medians of rounds, in each of which the trials train first together and then in turns. The
 states must be the same to the last bit. Where ``make weights`` was run, the same with SmolLM2-135M, one row a batch.
-Prints a JSON line for each: ``ratio`` is the time together / in turns; and one for the first visit, in which it is measured how, and plans are made: in how many batches that is won back.
+Prints a JSON line for each: ``ratio`` is the time together / in turns; and one for the first visit, in which it is
+measured how, and plans are made: in how many batches that is won back.
 """
 
 from __future__ import annotations
