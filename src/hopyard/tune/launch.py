@@ -283,9 +283,9 @@ class Launch:
         self._alone = f"packing is {arguments.packing!r}" if is_off else told.alone
         if arguments.packing == "fused" and told.alone:
             raise UsageError(
-                f"packing='fused' trains models together, but these train alone: {told.alone}. Chains of layers with "
-                "nn.Linear, losses and optimizers of torch.nn and torch.optim in fp32 on CPUs can be packed. Change "
-                "that, or give packing='auto'."
+                f"packing='fused' trains models together, but these train alone: {told.alone}. PyTorch models in "
+                "fp32 on CPUs with losses and optimizers of torch.nn and torch.optim can be packed, and Keras models on JAX. "
+                "Change that, or give packing='auto'."
             )
         is_experiment = self._wording is not str  # whose trials name their metrics themselves
         return find_metric(self._metric, told.measured, self._inputs.has_validation, not is_experiment)

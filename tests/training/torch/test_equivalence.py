@@ -6,14 +6,14 @@ one step in single precision                            here
 members in another order, other widths, NaN, leavers    here
 dropout, batch norm, losses, schedules, accumulation    ``test_pack.py``: the bits of a member that trains alone
 products by kernels that add up in another order        ``test_pack.py``: found, and computed one by one
-models that are not stacked                             here and in ``test_pack.py``: they say why
+models that are no chains of layers                     ``test_taped_models.py``: together, or they say why not
 whole searches, killed ones, ASHA, their leaderboards   ``tests/tune/test_packs.py``
 =====================================================  ==========================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -307,39 +307,3 @@ def convolutional() -> nn.Module:
 class Backwards(torch.optim.SGD):
     def step(self, closure: Any = None) -> Any:
         return super().step(closure)
-
-
-SEEN: list[int] = []
-
-
-def counting(model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
-    SEEN.append(len(batch["x"]))
-    return {"loss": nn.functional.cross_entropy(model(batch["x"]), batch["class"])}
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"model": Embedded}, "the forward of Embedded calls"),
-        ({"model": convolutional}, "nn.ZeroPad2d is not among the layers that are stacked"),
-        ({"model": Attentive}, "the forward of Attentive"),
-        ({"model": Recurrent}, "the forward of Recurrent"),
-        ({"model": lambda: Conditional(WIDTH, 3)}, "the forward of Conditional cannot be traced"),
-        ({"model": lambda: Doubles(WIDTH, 3)}, "the forward of Doubles"),
-        ({"model": lambda: nn.Linear(WIDTH, 3), "optimizer": Backwards}, "its optimizer is none of torch.optim"),
-        ({"model": lambda: nn.Linear(WIDTH, 3), "loss": None, "step": counting}, "step= is given"),
-    ],
-    ids=["embedding", "convolution", "transformer", "rnn", "condition", "autograd function", "optimizer", "step"],
-)  # fmt: skip
-def test_what_is_not_stacked_trains_alone_and_says_why(given: dict[str, Callable[[], Any]], why: str) -> None:
-    def make(number: int) -> dict[str, Any]:
-        return {**given, "model": given["model"]()}
-
-    with Session(1):
-        members, ones = replicas(make, 2), replicas(make, 2)
-        if members[0].signature:
-            found = together(members, visits()[0])
-            assert found is None or found == alone(ones, visits()[0])
-            return
-        assert members[0].trains_alone.startswith(why)
-        assert all(isinstance(each, dict) for each in alone(members, visits()[0])), "it does train"

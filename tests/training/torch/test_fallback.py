@@ -116,7 +116,7 @@ def test_a_plan_that_fails_later_is_not_used_again_and_that_is_said(
         assert [digests(replica) for replica in others] == [digests(replica) for replica in ones]
     [said] = [record for record in caplog.records if record.name == "hopyard"]
     assert said.getMessage() == (
-        "The plan that trains models over a base together failed (RuntimeError: DefaultCPUAllocator: can't allocate "
+        "The plan that trains models together failed (RuntimeError: DefaultCPUAllocator: can't allocate "
         "memory). They are computed one by one instead, with the same results."
     )
     assert said.exc_info is not None
@@ -137,8 +137,8 @@ def test_a_plan_that_fails_in_validation_is_said_and_results_are_those_of_single
                 replica.validate(visit).compute() for replica in ones
             ]  # type: ignore[union-attr]
         assert not others[0].trains_alone, "which they do together"
-    assert [record.getMessage()[:64] for record in caplog.records if record.name == "hopyard"] == [
-        "The plan that validates models over a base together failed (Runt"
+    assert [record.getMessage()[:52] for record in caplog.records if record.name == "hopyard"] == [
+        "The plan that validates models together failed (Runt"
     ]
 
 

@@ -429,12 +429,14 @@ def test_inputs_that_are_not_stacked_are_trained_and_validated_alone(given: str)
 
     with Session(1):
         members = replicas(make, 2)
-        if members[0].signature:
-            assert together(members, visits()[0]) is None
+        assert together(members, visits()[0]) is None
+        if given != "two tensors":
             assert TorchReplica.validate_together(members, visits()[0], list(range(len(members)))) is None
-            assert members[0].trains_alone == "rows of its input have 2 dimensions"
-        else:
-            assert members[0].trains_alone.startswith("the forward of Head")
+        assert members[0].trains_alone == (
+            "batches have trunk, which no tape can tell from a constant"
+            if given == "two tensors"
+            else "rows of its input have 2 dimensions"
+        )
 
 
 def of_three(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -532,24 +534,10 @@ class OwnOptimizer(torch.optim.SGD):
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"model": Branches()}, "the forward of Branches is no chain of layers, each on the output of the one before"),
-        ({"model": Counts()}, "the forward of Counts draws random numbers, or counts"),
-        ({"model": Draws()}, "the forward of Draws draws random numbers, or counts"),
-        ({"model": Looks()}, "the forward of Looks does another thing in training than in evaluation"),
-        ({"model": Asks()}, "the forward of Asks cannot be traced (TraceError: symbolically traced variables"),
-        ({"model": FlattensOthers()}, "the forward of FlattensOthers calls flatten, which is not among what is"),
-        ({"model": Holds()}, "the model has parameters or buffers outside of its layers"),
-        ({"model": hooked()}, "the Linear has hooks"),
-        ({"model": tied()}, "layers share parameters"),
-        ({"model": nn.Sequential(nn.Conv1d(1, 1, 3))}, "nn.Conv1d is not among the layers that are stacked"),
-        ({"model": nn.Sequential(nn.LayerNorm(WIDTH))}, "the model has no nn.Linear"),
-        ({"model": nn.Sequential(nn.Linear(WIDTH, 3), nn.SiLU(inplace=True))}, "the SiLU works in place"),
-        ({"model": nn.Sequential(nn.Flatten(0), nn.Linear(WIDTH, 3))}, "the Flatten keeps other dimensions than"),
         ({"precision": "bf16"}, "precision is 'bf16'"),
         ({"loss": keeping()}, "its loss may keep something from batch to batch"),
         ({"optimizer": OwnOptimizer}, "its optimizer is none of torch.optim"),
         ({"transform": lambda batch, rng: batch}, "a transform is given"),
-        ({"step": lambda model, batch: {"loss": model(batch["x"]).sum()}, "loss": None}, "step= is given"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )  # fmt: skip
@@ -560,6 +548,29 @@ def test_who_trains_alone_says_why(given: dict[str, Any], why: str) -> None:
     )
     assert replica.signature == ""
     assert replica.trains_alone.startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (Branches(), "the forward of Branches is no chain of layers, each on the output of the one before"),
+        (Counts(), "the forward of Counts draws random numbers, or counts"),
+        (Draws(), "the forward of Draws draws random numbers, or counts"),
+        (Looks(), "the forward of Looks does another thing in training than in evaluation"),
+        (Asks(), "the forward of Asks cannot be traced (TraceError: symbolically traced variables"),
+        (FlattensOthers(), "the forward of FlattensOthers calls flatten, which is not among what is"),
+        (Holds(), "the model has parameters or buffers outside of its layers"),
+        (hooked(), "the Linear has hooks"),
+        (tied(), "layers share parameters"),
+        (nn.Sequential(nn.Conv1d(1, 1, 3)), "nn.Conv1d is not among the layers that are stacked"),
+        (nn.Sequential(nn.LayerNorm(WIDTH)), "the model has no nn.Linear"),
+        (nn.Sequential(nn.Linear(WIDTH, 3), nn.SiLU(inplace=True)), "the SiLU works in place"),
+        (nn.Sequential(nn.Flatten(0), nn.Linear(WIDTH, 3)), "the Flatten keeps other dimensions than"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)  # fmt: skip
+def test_what_is_no_chain_says_why(model: nn.Module, why: str) -> None:
+    assert str(stack.chain_of(model)).startswith(why)
 
 
 def test_other_shapes_losses_and_batches_are_other_signatures() -> None:

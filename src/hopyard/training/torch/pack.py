@@ -33,7 +33,7 @@ from hopyard.training.torch.pack_losses import MemberLosses, PackLosses
 from hopyard.training.torch.session import Flags, generators_kept
 from hopyard.training.torch.stack import Stack, same_numbers
 from hopyard.training.torch.tape import _NotRecordedError
-from hopyard.training.torch.taped import OverBase, Tapes, Unison, is_pure, structure_of
+from hopyard.training.torch.taped import TapedModel, Tapes, Unison, is_pure, structure_of
 from hopyard.training.torch.training import Sums, TrainingPass, groups_of
 from hopyard.training.torch.validation import add_batch
 
@@ -41,25 +41,25 @@ _Found = TypeVar("_Found")
 
 WIDTHS = (16, 8, 4)
 """Members of a stack, at most."""
-WIDTHS_OVER_BASE = (8, 4, 2)
-"""The same of models over one base."""
+WIDTHS_OF_TAPED = (8, 4, 2)
+"""The same of models that are computed by tapes."""
 _LARGE_GAIN = 1.5
-"""A gain of models over one base with which no other width is tried: their plans take as long as some batches."""
+"""A gain by tapes with which no other width is tried: plans take as long as some batches."""
 _MOST_PROBE_SECONDS = 2.0
 """CPU time in which it is measured what models gain together."""
 _SHARE_OF_TRAINING = 40
-"""Over a base, besides, one part of so many of the time that the models have trained in turns, since plans are made."""
+"""By tapes, besides, one part of so many of the time that the models have trained in turns, since plans are made."""
 _STEPS_OF_PROBE = 5
 """Batches that measuring takes as long as, for each member of a pack."""
 _BATCHES_FIRST = 500
-"""Batches that a process computes in turns of models over one base, before it measures what they gain together: that
+"""Batches that a process computes in turns of models with tapes, before it measures what they gain together: that
 takes as long as 12 to 60 batches, which a short search does not win back."""
 _TAKES_LONG = f"a batch takes so long that it takes over {_MOST_PROBE_SECONDS:g} s to measure what they gain"
 
 _widths: dict[tuple[str, int], int | str] = {}
 """By signature and threads: how wide stacks of these models are, or why they train one at a time."""
 _in_turns: dict[tuple[str, int], int] = {}
-"""By signature and threads: batches that were computed in turns, of models over a base that are not measured yet."""
+"""By signature and threads: batches that were computed in turns, of models with tapes that are not measured yet."""
 _gains: dict[tuple[str, int], float] = {}
 """By signature and threads: how many times as long a batch takes members one by one as in stacks of that width."""
 
@@ -73,7 +73,7 @@ class Parts(NamedTuple):
     Attributes:
         chain: layers of the head, or why there are none.
         marks: gives marks of all that the model and functions of the user keep beside parameters and buffers.
-        tapes: what was recorded of it, over a base.
+        tapes: what was recorded of it, where it is no chain.
     """
 
     estimator: Any
@@ -100,13 +100,15 @@ def signature_of(parts: Parts) -> tuple[str, str]:
         (not _is_torchs(parts.optimizer), "its optimizer is none of torch.optim"),
         (not _is_torchs(parts.scheduler), "its scheduler is none of torch.optim.lr_scheduler"),
         (loss is not None and not _is_pure(loss.module), "its loss may keep something from batch to batch"),
-        *(_refusals_over_base(parts) if parts.base is not None else _refusals_of_chains(parts)),
+        *(_refusals_of_taped(parts) if is_taped(parts) else ()),
     ]
     for refused, why in refusals:
         if refused:
             return "", why
-    if parts.base is None:
-        structure: Any = [
+    if is_taped(parts):
+        structure: Any = structure_of(parts.head, parts.base)
+    else:
+        structure = [
             (
                 repr(layer),
                 [
@@ -117,29 +119,23 @@ def signature_of(parts: Parts) -> tuple[str, str]:
             for layer in parts.chain
             if isinstance(layer, nn.Module)
         ]
-    else:
-        structure = structure_of(parts.head, parts.base)
     columns = [binding.signature, binding.besides, parts.trunk_weights]
     computed = [_loss_of(parts), _function_of(given.step), _function_of(given.validate_step)]
     return repr([structure, computed, columns, given.batch_size, given.accumulate, parts.flags]), ""
 
 
-def _refusals_of_chains(parts: Parts) -> list[tuple[bool, str]]:
-    """Whether models without a base cannot train together, and why."""
-    given, binding = parts.estimator, parts.forward.binding
+def is_taped(parts: Parts) -> bool:
+    """Whether models train together by tapes of what they compute; else by their layers, which are a chain."""
+    given = parts.estimator
     named = isinstance(given.inputs, Mapping)
-    return [
-        (parts.forward.loss is None, "step= is given"),
-        (
-            list(given.inputs or ()) != ["input"] if named else len(binding.model_columns) != 1,
-            "it takes several inputs",
-        ),
-        (isinstance(parts.chain, str), parts.chain if isinstance(parts.chain, str) else ""),
-    ]
+    takes_one = (
+        list(given.inputs or ()) == ["input"] if named else len(parts.forward.binding.model_columns) == 1
+    )
+    return parts.base is not None or isinstance(parts.chain, str) or given.step is not None or not takes_one
 
 
-def _refusals_over_base(parts: Parts) -> list[tuple[bool, str]]:
-    """Whether models over a base cannot train together, and why."""
+def _refusals_of_taped(parts: Parts) -> list[tuple[bool, str]]:
+    """Whether models with tapes cannot train together, and why."""
     steps = [each for each in (parts.estimator.step, parts.estimator.validate_step) if each is not None]
     return [
         (not all(map(is_pure, steps)), "its step may keep something from batch to batch"),
@@ -313,7 +309,7 @@ def gain_together(replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]) -
     signature = replicas[0].signature
     try:
         for batch, _ in replicas[0].training_batches(visit):
-            alone = 0.0 if members[0].parts.base is None else _seconds_alone(signature, members[0], batch)
+            alone = _seconds_alone(signature, members[0], batch) if is_taped(members[0].parts) else 0.0
             if 2 * _STEPS_OF_PROBE * alone <= _MOST_PROBE_SECONDS:
                 _width(signature, members, batch)
             break
@@ -381,7 +377,7 @@ def train_members(
     sizes = batch_sizes(rows, first.estimator.batch_size)
     shares, ends = groups_of(sizes, first.estimator.accumulate)
     shares = None if first.forward.loss_is_sum else shares
-    if first.base is not None and not _is_worth_measuring(signature, len(members) * len(sizes)):
+    if is_taped(first) and not _is_worth_measuring(signature, len(members) * len(sizes)):
         return False
     groups: list[tuple[Sequence[PackMember], _Lockstep | Unison]] = []
     begins = True
@@ -434,18 +430,17 @@ def _grouped(
 ) -> list[tuple[Sequence[PackMember], _Lockstep | Unison]]:
     starts = range(0, len(members), width)
     groups = [members[start : start + width] for start in starts]
-    if members[0].parts.base is not None:
+    if is_taped(members[0].parts):
         return [(some, _unison(signature, some)) for some in groups]
     return [(some, _Lockstep.of(signature, some)) for some in groups]
 
 
 def _unison(signature: str, members: Sequence[PackMember]) -> Unison:
-    return Unison(signature, [_over_base(member.parts, member.generator) for member in members], trains=True)
+    return Unison(signature, [_taped(member.parts, member.generator) for member in members], trains=True)
 
 
-def _over_base(parts: Parts, generator: torch.Generator) -> OverBase:
-    assert parts.base is not None, "its signature is that of models over a base"
-    return OverBase(
+def _taped(parts: Parts, generator: torch.Generator) -> TapedModel:
+    return TapedModel(
         parts.head, parts.base, parts.forward, trained_of(parts), parts.marks, parts.tapes, generator
     )
 
@@ -461,10 +456,10 @@ def measure_members(
 
     Returns: of each replica the exception that ended it, or None; None for all: they must be validated one by one.
     """
-    if members[0].base is not None:
+    if is_taped(members[0]):
         if width_of(signature) is None:  # what they gain in training is to be seen first
             return None
-        return _measure_over_base(members, batches, metrics, generators)
+        return _measure_taped(members, batches, metrics, generators)
     found: list[Exception | None] = [None] * len(members)
     stack = Stack([_layers_of(member) for member in members], generators)
     losses = PackLosses(signature, [member.forward for member in members])
@@ -504,7 +499,7 @@ def _computes_alone(member: Parts, batch: Batch) -> bool:
     return True
 
 
-def _measure_over_base(
+def _measure_taped(
     members: Sequence[Parts],
     batches: Iterable[Batch],
     metrics: Sequence[MetricSet],
@@ -512,7 +507,7 @@ def _measure_over_base(
 ) -> list[Exception | None] | None:
     """As :func:`measure_members`."""
     found: list[Exception | None] = [None] * len(members)
-    own = [_over_base(*each) for each in zip(members, generators, strict=True)]
+    own = [_taped(*each) for each in zip(members, generators, strict=True)]
     unison = Unison(f"validation of {members[0].head}", own, trains=False)
     try:
         for member in members:
@@ -622,7 +617,7 @@ def width_of(signature: str) -> int | str | None:
 
 
 def _is_worth_measuring(signature: str, batches: int) -> bool:
-    """Whether models over one base have been trained in turns for so long that it pays to see what they gain together.
+    """Whether models with tapes have been trained in turns for so long that it pays to see what they gain together.
     If not, these ``batches`` are trained in turns, too."""
     key = (signature, torch.get_num_threads())
     if key in _widths or _in_turns.get(key, 0) >= _BATCHES_FIRST:
@@ -646,8 +641,8 @@ def _width(signature: str, members: Sequence[PackMember], batch: Batch) -> int |
 
 def _probed(signature: str, members: Sequence[PackMember], batch: Batch) -> int | str:
     """How wide stacks are to be, or why there are none, by copies of the modules that are computed on one batch."""
-    if members[0].parts.base is not None:
-        return _probed_over_base(signature, members, batch)
+    if is_taped(members[0].parts):
+        return _probed_taped(signature, members, batch)
     forward = members[0].parts.forward
     if misfit := _misfit(members[0].parts, batch):
         return misfit
@@ -693,10 +688,10 @@ def _chosen(signature: str, gains: Mapping[int, float], members: int, most: int)
     return most if width == members else width
 
 
-def _probed_over_base(signature: str, members: Sequence[PackMember], batch: Batch) -> int | str:
-    """How many models over one base are to be computed at once, or why none are; all of them are left as they are."""
+def _probed_taped(signature: str, members: Sequence[PackMember], batch: Batch) -> int | str:
+    """How many models with tapes are to be computed at once, or why none are; all of them are left as they are."""
     share = _share_of(members[0].parts)
-    widths = sorted({min(width, len(members)) for width in WIDTHS_OVER_BASE}, reverse=True)
+    widths = sorted({min(width, len(members)) for width in WIDTHS_OF_TAPED}, reverse=True)
     gains: dict[int, float] = {}
     begun = measuring.clock()
     alone = _seconds_alone(signature, members[0], batch)
@@ -708,7 +703,7 @@ def _probed_over_base(signature: str, members: Sequence[PackMember], batch: Batc
         if not fitting:
             break
         widths.remove(width := max(fitting))
-        with _copies_over_base(signature, members[:width]) as unison:
+        with _taped_copies(signature, members[:width]) as unison:
             is_long = width * alone > measuring.LONG_SECONDS
             most = width * alone * measuring.CLEAR / LEAST_GAIN if is_long and LEAST_GAIN else math.inf
             try:
@@ -728,7 +723,7 @@ def _probed_over_base(signature: str, members: Sequence[PackMember], batch: Batc
             )
         if gains[width] > _LARGE_GAIN:
             break
-    return _chosen(signature, gains, len(members), WIDTHS_OVER_BASE[0])
+    return _chosen(signature, gains, len(members), WIDTHS_OF_TAPED[0])
 
 
 def _share_of(parts: Parts) -> float | None:
@@ -737,16 +732,16 @@ def _share_of(parts: Parts) -> float | None:
 
 
 def _seconds_alone(signature: str, member: PackMember, batch: Batch) -> float:
-    """CPU time that a member over a base takes for the loss and gradients of a batch."""
+    """CPU time that a member with tapes takes for the loss and gradients of a batch."""
     share = _share_of(member.parts)
-    with _copies_over_base(signature, [member]) as one:
+    with _taped_copies(signature, [member]) as one:
         return measuring.seconds(partial(one.gradients_alone, 0, batch, share, add=False))
 
 
 @contextmanager
-def _copies_over_base(signature: str, members: Sequence[PackMember]) -> Iterator[Unison]:
-    """Members over a base together, for a trial; they, their buffers and their generators are left as they are."""
-    own = [_over_base(member.parts, _copied(member.generator)) for member in members]
+def _taped_copies(signature: str, members: Sequence[PackMember]) -> Iterator[Unison]:
+    """Members with tapes together, for a trial; they, their buffers and their generators are left as they are."""
+    own = [_taped(member.parts, _copied(member.generator)) for member in members]
     unison = Unison(signature, own, trains=True)
     try:
         with unison.kept():

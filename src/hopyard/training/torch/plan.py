@@ -23,7 +23,7 @@ from hopyard.training.torch.rules import (
     product_of_rows,
     rules_for,
 )
-from hopyard.training.torch.stack import draws_of, same_numbers
+from hopyard.training.torch.stack import PLACES, draws_of, same_numbers
 from hopyard.training.torch.tape import Recorded, Ref, Tape, _NotRecordedError, mapped, refs_in
 
 _LARGE = 1 << 15
@@ -54,12 +54,14 @@ class PlanInputs(NamedTuple):
         stacked: those with a slot for each member.
         own: of each member those that are not stacked.
         generators: of each member, for its random numbers.
+        moving: names of the shared ones that lie elsewhere each time.
     """
 
     shared: Mapping[str, torch.Tensor]
     stacked: Mapping[str, torch.Tensor]
     own: Sequence[Mapping[str, torch.Tensor]]
     generators: Sequence[torch.Generator]
+    moving: frozenset[str] = frozenset()
 
 
 class OfMembers:
@@ -296,7 +298,9 @@ class _Builder:
         if name is None:
             return self._constants_of(number)
         if name in self._inputs.shared:
-            return _Held(one=self._placeholder("shared", name, self._inputs.shared[name]))
+            given = self._placeholder("shared", name, self._inputs.shared[name])
+            given.moves = name in self._inputs.moving
+            return _Held(one=given)
         if name in self._inputs.stacked:
             value = self._inputs.stacked[name].clone()
             return _Held(whole=self._placeholder("stacked", name, value, stacked=True))
@@ -343,6 +347,8 @@ class _Builder:
         if any(_form(handle.value) != _form(first) for handle in held.each):
             return None
         whole = self._emit(torch.stack, list(held.each))
+        if _form(whole.value[0]) != _form(first):  # kernels choose by strides
+            return None
         whole.stacked = True
         if not self._is_written_later(number, place):
             held.whole = whole
@@ -382,7 +388,13 @@ class _Builder:
                 self._add_differing(place, first, arguments, keywords, refs)
             else:
                 given = [mapped(each, self._one) for each in (arguments, keywords)]
-                self._keep(first, [_Held(one=handle) for handle in self._results(first, *given)])
+                found = self._results(first, *given)
+                if first.function._schema.name.removeprefix("aten::") in VIEWS:
+                    moves = any(self._one(ref).moves for ref in refs)
+                    for handle in found:
+                        if handle is not None:
+                            handle.moves = moves
+                self._keep(first, [_Held(one=handle) for handle in found])
         for number in [number for number in self._held if self._last_use.get(number, -1) <= place]:
             if number not in self._tapes[0].given:
                 del self._held[number]
@@ -652,7 +664,10 @@ def _is_exact(rule: JointForm, call: JointCall, is_mutable: bool) -> bool:
         if torch.Tag.pointwise in call.function.tags:
             return True
         least = min(each.numel() for each in call.like if each is not None) * call.count
-        others = [call.redrawn(draw) for draw in range(1, draws_of(max(1, least)))]
+        draws = draws_of(max(1, least))
+        if any(handle.moves for handle in call.handles()):
+            draws = max(draws, 1 + len(PLACES))
+        others = (call.redrawn(draw, PLACES[draw % len(PLACES)]) for draw in range(1, draws))
         return all(_agrees(rule(_computed, other), other) for other in others)
     except (_NoRuleError, RuntimeError, ValueError, IndexError, TypeError):
         return False

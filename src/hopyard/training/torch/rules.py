@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from hopyard.training.torch.stack import placed
+
 _ATEN: Any = torch.ops.aten
 
 
@@ -23,14 +25,16 @@ class Handle:
 
     Attributes:
         stacked: whether its first dimension is that of the members.
+        moves: whether it is of a batch, and so in another place in lines of the cache each time.
     """
 
-    __slots__ = ("node", "stacked", "value")
+    __slots__ = ("moves", "node", "stacked", "value")
 
-    def __init__(self, node: Any, value: Any, stacked: bool = False) -> None:
+    def __init__(self, node: Any, value: Any, stacked: bool = False, moves: bool = False) -> None:
         self.node: Any = node
         self.value: Any = value
         self.stacked: bool = stacked
+        self.moves: bool = moves
 
     @property
     def rank(self) -> int:
@@ -101,15 +105,21 @@ class JointCall:
         """The results of one member."""
         return self.likes[0]
 
-    def redrawn(self, seed: int) -> JointCall:
-        """The same with random numbers in all floating tensors."""
+    def redrawn(self, seed: int, place: int = 0) -> JointCall:
+        """The same with random numbers in all floating tensors.
+
+        Args:
+            place: bytes by which tensors of the batch begin behind a multiple of 64.
+        """
         generator = torch.Generator().manual_seed(seed)
 
         def other(handle: Handle) -> Handle:
             if not handle.value.is_floating_point():
                 return handle
             value = torch.empty_like(handle.value).normal_(generator=generator)
-            return Handle(handle.node, value, handle.stacked)
+            if handle.moves:
+                value = placed(value, place - place % value.itemsize)
+            return Handle(handle.node, value, handle.stacked, handle.moves)
 
         given, keywords = self.changed(other)
         return JointCall(self.function, given, keywords, self.count)
@@ -118,7 +128,9 @@ class JointCall:
         computes = self.name not in VIEWS
 
         def own(handle: Handle) -> Any:
-            value = handle.value[member] if handle.stacked else handle.value
+            if not handle.stacked:
+                return handle.value
+            value = handle.value[member]
             return own_memory(value) if computes else value
 
         given, keywords = self.changed(own)

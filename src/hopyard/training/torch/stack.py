@@ -443,6 +443,19 @@ def same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
 _known: dict[Any, dict[str, bool]] = {}
 
 
+PLACES = (0, 4, 8, 16, 32)
+"""Bytes by which tensors of a batch may begin behind a multiple of 64: kernels choose by that, too."""
+
+
+def placed(tensor: torch.Tensor, place: int) -> torch.Tensor:
+    """A copy of a tensor with the same strides that begins so many bytes behind a multiple of 64."""
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    span = 1 + sum((size - 1) * stride for size, stride in sizes) if tensor.numel() else 0
+    memory = torch.empty(span + 128 // tensor.itemsize, dtype=tensor.dtype)
+    begin = (place - memory.data_ptr()) % 64 // tensor.itemsize
+    return memory[begin:].as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+
+
 def draws_of(numbers: int) -> int:
     """How often results of so many ``numbers`` are compared: sums in another order seldom differ where little is added
     up, so that a few that are equal say nothing."""
@@ -462,9 +475,10 @@ def _exact(
     if key not in _known:
         outputs, inputs = shape
         least = count * min(outputs if has_bias else outputs * inputs, rows * outputs, rows * inputs)
+        draws = draws_of(least)
         found = [
             _compared(count, rows, shape, has_bias, shares_input, dtype, draw)
-            for draw in range(draws_of(least))
+            for draw in range(max(draws, len(PLACES)) if shares_input else draws)
         ]
         _known[key] = {name: all(each[name] for each in found) for name in found[0]}
     return _known[key]
@@ -486,7 +500,9 @@ def _compared(
 
     outputs, inputs = shape
     x = drawn(1 if shares_input else count, rows, inputs)
-    x = x.expand(count, rows, inputs) if shares_input else x
+    if shares_input:
+        place = PLACES[draw % len(PLACES)]
+        x = placed(x[0], place - place % x.itemsize).expand(count, rows, inputs)
     weight, gradient = drawn(count, outputs, inputs), drawn(count, rows, outputs)
     bias = drawn(count, outputs) if has_bias else None
     out, of_x, of_weight = (
@@ -502,7 +518,8 @@ def _compared(
     same = {"output": True, "column": outputs == 1, "input": True, "weight": True, "bias": True}
     for slot in range(count):
         with torch.enable_grad():
-            own = [each.clone().requires_grad_() for each in (x[slot], weight[slot])]
+            rows_of_own = x[slot].detach() if shares_input else x[slot].clone()
+            own = [each.requires_grad_() for each in (rows_of_own, weight[slot].clone())]
             own += [] if bias is None else [bias[slot].clone().requires_grad_()]
             result = functional.linear(*own)
             found = torch.autograd.grad(result, own, gradient[slot].clone())

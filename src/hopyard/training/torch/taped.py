@@ -1,25 +1,28 @@
-"""Models over one base, trained and validated together by plans that are made from their tapes.
+"""Models of one structure, trained and validated together by plans that are made from their tapes.
 
 Each member's own ``forward`` (or step), loss and gradients are recorded once for a shape of batches, and what the tapes
 have in common is done at once (:mod:`hopyard.training.torch.plan`). What a tape cannot show is refused: a computation
-that changes attributes, or draws random numbers outside of PyTorch. A plan is used only if it gives each member the
-loss and gradients, to the bit, that the member computes alone; both are computed with parameters that are off their
+that changes attributes, prints, or draws random numbers outside of PyTorch. A plan is used only if it gives each member
+the loss and gradients, to the bit, that the member computes alone; both are computed with parameters that are off their
 values, as adapters often begin with zeros, behind which differences would hide.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import random
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import IO, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError
@@ -62,17 +65,18 @@ class _Recorded(NamedTuple):
 Tapes: TypeAlias = dict[_Form, list[_Recorded]]
 
 
-class OverBase(NamedTuple):
-    """A model over a base.
+class TapedModel(NamedTuple):
+    """A model of which tapes are made.
 
     Attributes:
+        base: that it shares with others; None: all tensors are its own.
         trained: parameters that the optimizer trains.
         marks: gives marks of all that the model and functions of the user keep beside parameters and buffers.
         tapes: what was recorded of it, by the form of batches.
     """
 
     head: nn.Module
-    base: Base
+    base: Base | None
     forward: Forward
     trained: Sequence[nn.Parameter]
     marks: Callable[[], Any]
@@ -87,19 +91,37 @@ _met: dict[Any, int] = {}
 # Which models ---------------------------------------------------------------------------------
 
 
-def structure_of(head: nn.Module, base: Base) -> Any:
-    """What is equal for models over one base that may do the same: their modules, and their own tensors by names."""
-    own = [
-        (name, tensor.dtype, tensor.requires_grad)
-        for name, tensor in [*head.named_parameters(), *head.named_buffers()]
-        if not base.has(tensor)
-    ]
+def structure_of(head: nn.Module, base: Base | None) -> Any:
+    """What is equal for models that may do the same: their modules, and their own tensors by names.
+
+    Over one base, tensors of adapters may have other shapes. Without a base the options of modules count, too.
+    """
+    tensors = [*head.named_parameters(), *head.named_buffers()]
+    if base is None:
+        return (
+            [(name, _options_of(part)) for name, part in head.named_modules()],
+            [(name, *tensor.shape, tensor.dtype, tensor.requires_grad) for name, tensor in tensors],
+        )
+    own = [(name, tensor.dtype, tensor.requires_grad) for name, tensor in tensors if not base.has(tensor)]
     modules = [
         # dropout of nothing, or of all, draws nothing
-        (name, type(part).__qualname__, getattr(part, "p", None) in (0, 1))
+        (name, type(part).__qualname__, isinstance(part, _DropoutNd) and part.p in (0, 1))
         for name, part in head.named_modules()
     ]
     return base.digest, modules, own
+
+
+def _options_of(module: nn.Module) -> Any:
+    """Kind of a module, and its options but the rate of a dropout, which is drawn by each member for itself."""
+    plain = (bool, int, float, str, tuple, type(None))
+    options = {
+        name: value if isinstance(value, plain) else (value.__module__, value.__qualname__)
+        for name, value in vars(module).items()
+        if isinstance(value, (*plain, types.FunctionType, types.BuiltinFunctionType)) and name != "training"
+    }
+    if isinstance(module, _DropoutNd):
+        options["p"] = options["p"] in (0, 1)
+    return type(module).__module__, type(module).__qualname__, sorted(options.items())
 
 
 def is_pure(function: Any) -> bool:
@@ -116,7 +138,7 @@ def is_pure(function: Any) -> bool:
 
 
 class Unison:
-    """Losses and gradients of models over one base, or their results in validation, batch by batch.
+    """Losses and gradients of models of one structure, or their results in validation, batch by batch.
 
     While it is open, trained parameters of one shape lie in one tensor with a slot for each member, and so do their
     gradients.
@@ -128,7 +150,7 @@ class Unison:
         trains: whether the models are trained; else they are validated.
     """
 
-    def __init__(self, signature: str, members: Sequence[OverBase], trains: bool) -> None:
+    def __init__(self, signature: str, members: Sequence[TapedModel], trains: bool) -> None:
         self._signature = signature
         self._members = members
         self._trains = trains
@@ -143,7 +165,9 @@ class Unison:
                 self._stack(names[id(parameter)], [member.trained[place] for member in members])
         tensors = [_tensors(member.head) for member in members]
         base = members[0].base
-        self._base = {name: tensor for name, tensor in tensors[0].items() if base.has(tensor)}
+        self._base = {
+            name: tensor for name, tensor in tensors[0].items() if base is not None and base.has(tensor)
+        }
         self._apart = [
             {
                 name: tensor
@@ -214,7 +238,7 @@ class Unison:
             return
         self.failure = f"their plan failed ({described(error)})"
         phase = "trains" if self._trains else "validates"
-        say_fallback(f"The plan that {phase} models over a base together failed", error)
+        say_fallback(f"The plan that {phase} models together failed", error)
 
     def _result(self, slot: int, batch: Batch, found: Any) -> BatchResult | Exception:
         forward = self._members[slot].forward
@@ -355,7 +379,9 @@ class Unison:
 
     def _inputs(self, batch: Batch, share: float | None) -> PlanInputs:
         shared = {**self._base, **_named(batch, _shared(share))}
-        return PlanInputs(shared, self._stacked, self._apart, [member.generator for member in self._members])
+        generators = [member.generator for member in self._members]
+        moving = frozenset(_BATCH + name for name in batch)
+        return PlanInputs(shared, self._stacked, self._apart, generators, moving)
 
     def _known(self, form: _Form) -> list[tuple[PackPlan, Any]]:
         """Plans for tapes that all members have."""
@@ -387,6 +413,10 @@ class Unison:
         Raises:
             _NotRecordedError: there is none, or it does not give the members' own bits.
         """
+        if others := [name for name, value in batch.items() if not isinstance(value, torch.Tensor)]:
+            raise _NotRecordedError(
+                f"batches have {some_names(others, 3)}, which no tape can tell from a constant"
+            )
         form, took = self._form(batch, share), None
         copies = [member._replace(generator=_copied(member.generator)) for member in self._members]
         with _off_values(self._members), _buffers_kept(self._members):
@@ -440,7 +470,7 @@ class Unison:
                     name = next(name for name, each in named if each is trained)
                     raise _NotRecordedError(f"the gradient of {name} would not have the same bits")
 
-    def _recorded(self, member: OverBase, batch: Batch, share: float | None) -> tuple[_Recorded, Any]:
+    def _recorded(self, member: TapedModel, batch: Batch, share: float | None) -> tuple[_Recorded, Any]:
         """A tape of what a member does with a batch, and what it gave."""
         shared = _shared(share)
         returned: list[Any] = []
@@ -453,8 +483,10 @@ class Unison:
             return found[:2]
 
         marks, surroundings = member.marks(), _surroundings()
-        with _buffers_kept([member]), _drawing_from(_copied(member.generator)):
+        with _buffers_kept([member]), _drawing_from(_copied(member.generator)), _listening() as heard:
             tape = record(compute, {**_tensors(member.head), **_named(batch, shared)})
+        if heard:
+            raise _NotRecordedError(f"it {heard[0]}")
         if _surroundings() != surroundings:
             raise _NotRecordedError("it draws random numbers that are not PyTorch's")
         if names := hidden.differences(marks, now := member.marks(), ()):
@@ -462,7 +494,7 @@ class Unison:
         outputs = mapped(returned[0][2], _stand_in)
         return _Recorded(tape, tape.digest(), tape.reads(), now, outputs), returned[0][:2]
 
-    def _check_rows(self, member: OverBase, batch: Batch, share: float | None, recorded: _Recorded) -> None:
+    def _check_rows(self, member: TapedModel, batch: Batch, share: float | None, recorded: _Recorded) -> None:
         """See whether the member does the same with rows in another order."""
         other = {name: value.flip(0) if value.dim() else value for name, value in batch.items()}
         if any(value.stride() != batch[name].stride() for name, value in other.items()):
@@ -476,7 +508,7 @@ class Unison:
 
 
 def _trained(
-    member: OverBase, batch: Batch, share: torch.Tensor | float | None, check: bool = True
+    member: TapedModel, batch: Batch, share: torch.Tensor | float | None, check: bool = True
 ) -> tuple[Measured, Sequence[torch.Tensor | None], Any]:
     """What a member measures of a batch, its gradients, and its outputs if the loss is not the step's."""
     forward, outputs = member.forward, None
@@ -502,7 +534,7 @@ def _trained(
 
 
 @torch.no_grad()
-def _validated(member: OverBase, batch: Batch) -> tuple[Any, Any, Any]:
+def _validated(member: TapedModel, batch: Batch) -> tuple[Any, Any, Any]:
     """What a member measures of a batch; or its outputs, whose loss each computes by itself."""
     forward = member.forward
     if forward.loss is None:
@@ -570,6 +602,43 @@ def _surroundings() -> Any:
     return random.getstate(), numpy_state[2], numpy_state[1].tobytes()
 
 
+class _Stream:
+    """A stream of text, noting that something is written to it."""
+
+    def __init__(self, stream: Any, heard: list[str]) -> None:
+        self._stream, self._heard = stream, heard
+
+    def write(self, text: str) -> Any:
+        self._heard.append("prints")
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Logs(logging.Handler):
+    def __init__(self, heard: list[str]) -> None:
+        super().__init__()
+        self._heard = heard
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._heard.append("logs")
+
+
+@contextmanager
+def _listening() -> Iterator[list[str]]:
+    """Note what is printed and logged meanwhile, which no tape says again."""
+    heard: list[str] = []
+    logs, root = _Logs(heard), logging.getLogger()
+    root.addHandler(logs)
+    out, error = (cast(IO[str], _Stream(stream, heard)) for stream in (sys.stdout, sys.stderr))
+    try:
+        with redirect_stdout(out), redirect_stderr(error):
+            yield heard
+    finally:
+        root.removeHandler(logs)
+
+
 def _copied(generator: torch.Generator) -> torch.Generator:
     made = torch.Generator()
     made.set_state(generator.get_state())
@@ -589,9 +658,14 @@ def _drawing_from(generator: torch.Generator) -> Iterator[None]:
 
 
 @contextmanager
-def _buffers_kept(members: Sequence[OverBase]) -> Iterator[None]:
+def _buffers_kept(members: Sequence[TapedModel]) -> Iterator[None]:
     """Put the members' own buffers back afterwards."""
-    own = [buffer for member in members for buffer in member.head.buffers() if not member.base.has(buffer)]
+    own = [
+        buffer
+        for member in members
+        for buffer in member.head.buffers()
+        if member.base is None or not member.base.has(buffer)
+    ]
     before = [buffer.clone() for buffer in own]
     try:
         yield
@@ -602,7 +676,7 @@ def _buffers_kept(members: Sequence[OverBase]) -> Iterator[None]:
 
 
 @contextmanager
-def _off_values(members: Sequence[OverBase]) -> Iterator[None]:
+def _off_values(members: Sequence[TapedModel]) -> Iterator[None]:
     """Have all trained parameters a little off their values meanwhile."""
     generator = torch.Generator().manual_seed(0)
     kept = [(parameter, parameter.data.clone()) for member in members for parameter in member.trained]
