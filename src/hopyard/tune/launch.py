@@ -284,8 +284,8 @@ class Launch:
         if arguments.packing == "fused" and told.alone:
             raise UsageError(
                 f"packing='fused' trains models together, but these train alone: {told.alone}. PyTorch models in "
-                "fp32 on CPUs with losses and optimizers of torch.nn and torch.optim can be packed, and Keras models on JAX. "
-                "Change that, or give packing='auto'."
+                "fp32 on CPUs with losses and optimizers of torch.nn and torch.optim can be packed, and Keras models "
+                "on JAX. Change that, or give packing='auto'."
             )
         is_experiment = self._wording is not str  # whose trials name their metrics themselves
         return find_metric(self._metric, told.measured, self._inputs.has_validation, not is_experiment)

@@ -320,7 +320,7 @@ class Looks(Counts):
     """Takes values out of the batch behind PyTorch's back."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.as_tensor(self.head(self.base(x)) * float(x.numpy()[0, 0]))
+        return torch.as_tensor(self.head(self.base(x)) * x.untyped_storage()[2])
 
 
 class Writes(Counts):
@@ -415,7 +415,7 @@ def test_products_that_differ_are_made_one_by_one(monkeypatch: pytest.MonkeyPatc
     assert {"mm", "addmm", "mul", "view"} <= set(asked)
 
 
-@pytest.mark.parametrize(("members", "sizes"), [(5, {2, 1}), (6, {2}), (7, {3, 1}), (3, {3})])
+@pytest.mark.parametrize(("members", "sizes"), [(5, {2, 1}), (3, {3})])
 def test_products_of_much_memory_are_made_in_groups(
     members: int, sizes: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

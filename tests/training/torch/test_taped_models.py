@@ -279,6 +279,18 @@ class Noise(Tied):
         return super().forward(x) + torch.rand(len(x), 3)
 
 
+class Scales(Tied):
+    """A model that is the same for rows in any order, and reads them past PyTorch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x / float(np.asarray(x).max()))
+
+
+class Lists(Tied):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x / max(map(max, x.tolist())))
+
+
 class Prints(Tied):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         print("a batch")
@@ -312,6 +324,8 @@ def keeping() -> Any:
         ({"model": Counts}, "it changes model.calls"),
         ({"model": Draws}, "it draws random numbers that are not PyTorch's"),
         ({"model": Noise}, "it calls aten.rand.default, which draws from PyTorch's generator alone"),
+        ({"model": Scales}, "it reads a tensor by numpy(), past PyTorch's operations"),
+        ({"model": Lists}, "it reads a tensor by tolist(), past PyTorch's operations"),
         ({"model": Prints}, "it prints"),
         ({"model": Logs}, "it logs"),
         ({"step": counting, "loss": None}, "it changes step.SEEN"),

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -110,9 +112,40 @@ def record(compute: Callable[[], Any], named: Mapping[str, torch.Tensor]) -> Tap
         _NotRecordedError: it does what cannot be recorded.
     """
     recorder = _Recorder(named)
-    with recorder:
+    with _readers_refused(), recorder:
         result = compute()
     return recorder.tape(result)
+
+
+_READERS = ("numpy", "tolist", "__dlpack__")
+"""Methods of tensors that give their numbers to Python past PyTorch's operations."""
+
+
+@contextmanager
+def _readers_refused() -> Iterator[None]:
+    """Refuse, in this thread, what gives numbers of tensors to Python without a trace on the tape."""
+    thread = threading.get_ident()
+
+    def refusing(name: str, read: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(read)
+        def reader(tensor: torch.Tensor, *given: Any, **options: Any) -> Any:
+            if threading.get_ident() == thread:
+                raise _NotRecordedError(f"it reads a tensor by {name}(), past PyTorch's operations")
+            return read(tensor, *given, **options)
+
+        return reader
+
+    own = {name: vars(torch.Tensor).get(name) for name in _READERS}
+    for name in _READERS:
+        setattr(torch.Tensor, name, refusing(name, getattr(torch.Tensor, name)))
+    try:
+        yield
+    finally:
+        for name, method in own.items():
+            if method is None:
+                delattr(torch.Tensor, name)
+            else:
+                setattr(torch.Tensor, name, method)
 
 
 _Place = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
