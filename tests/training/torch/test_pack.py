@@ -573,6 +573,27 @@ def test_what_is_no_chain_says_why(model: nn.Module, why: str) -> None:
     assert str(stack.chain_of(model)).startswith(why)
 
 
+class CountsInPlace(Chain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.batches += 1
+        self.calls += 1
+        np.random.rand()
+        return super().forward(x)
+
+
+def test_looking_whether_a_model_is_a_chain_changes_nothing() -> None:
+    model = CountsInPlace()
+    before = np.random.get_state()[2]  # type: ignore[index]
+    assert "draws random numbers, or counts" in stack.chain_of(model)
+    assert (int(model.batches), model.calls) == (0, 0)
+    assert np.random.get_state()[2] == before  # type: ignore[index]
+
+
 def test_other_shapes_losses_and_batches_are_other_signatures() -> None:
     base: dict[str, Any] = {
         "model": nn.Linear(WIDTH, 3),

@@ -10,6 +10,7 @@ Only chains of layers are stacked: ``nn.Sequential``, or a module whose ``forwar
 
 from __future__ import annotations
 
+import copy
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,8 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+
+from hopyard.training.torch.session import generators_kept
 
 _SLOT_BYTES = 64
 _COMPARED = 200
@@ -117,19 +120,19 @@ def _traced(module: nn.Module) -> Iterator[nn.Module]:
     if type(module).__module__.startswith("torch."):
         raise _NotAChainError(f"nn.{name} is not among the layers that are stacked")
     graphs = []
-    before, was_training = _surroundings(module), module.training
-    try:
-        for training in (True, False):
-            module.training = training
-            graphs.append(_Leaves().trace(module))
-    except Exception as error:  # whatever a forward does that is not for proxies
-        raise _NotAChainError(
-            f"the forward of {name} cannot be traced ({type(error).__name__}: {str(error).splitlines()[0][:120]})"
-        ) from error
-    finally:
-        module.training = was_training
-    if _surroundings(module) != before:
-        raise _NotAChainError(f"the forward of {name} draws random numbers, or counts")
+    with generators_kept(torch.device("cpu")):
+        try:
+            copied = copy.deepcopy(module)  # a forward may write to buffers and attributes while it is traced
+            before = _surroundings(copied)
+            for training in (True, False):
+                copied.training = training
+                graphs.append(_Leaves().trace(copied))
+        except Exception as error:  # whatever a forward does that is not for proxies
+            raise _NotAChainError(
+                f"the forward of {name} cannot be traced ({type(error).__name__}: {str(error).splitlines()[0][:120]})"
+            ) from error
+        if _surroundings(copied) != before:
+            raise _NotAChainError(f"the forward of {name} draws random numbers, or counts")
     layers, others = (list(_steps(graph, module, name)) for graph in graphs)
     if list(map(_alike, layers)) != list(map(_alike, others)):
         raise _NotAChainError(f"the forward of {name} does another thing in training than in evaluation")
