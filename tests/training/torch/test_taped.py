@@ -411,7 +411,7 @@ def test_products_that_differ_are_made_one_by_one(monkeypatch: pytest.MonkeyPatc
         return False
 
     monkeypatch.setattr(taped, "_plans", {})
-    monkeypatch.setattr(plan, "_is_exact", differ)
+    monkeypatch.setattr(plan, "is_exact", differ)
     check_same(lambda number: {"model": adapted(dropout=0.2)})
     assert {"mm", "addmm", "mul", "view"} <= set(asked)
 
@@ -421,7 +421,7 @@ def test_products_of_much_memory_are_made_in_groups(
     members: int, sizes: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
-    group = plan._group
+    group = plan.members_of
 
     def noted(call: Any, parts: Any, start: int, stop: int) -> Any:
         made.append((call.name, stop - start))
@@ -432,7 +432,7 @@ def test_products_of_much_memory_are_made_in_groups(
     monkeypatch.setattr(taped, "_plans", {})
     monkeypatch.setattr(plan, "_MOST_BYTES", 0)
     monkeypatch.setattr(plan, "_MOST_BYTES_OF_PRODUCTS", width * rows)
-    monkeypatch.setattr(plan, "_group", noted)
+    monkeypatch.setattr(plan, "members_of", noted)
     check_same(lambda number: {"model": adapted(rank=2 + number, dropout=0.2)}, members)
     assert {name for name, _ in made} == {"mm", "addmm"}
     assert sizes <= {size for _, size in made}

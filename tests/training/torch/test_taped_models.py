@@ -41,7 +41,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 from hopyard.training.session import Session
-from hopyard.training.torch import pack, plan, taped
+from hopyard.training.torch import exact, pack, taped
 from hopyard.training.torch.rules import Handle, JointCall
 from hopyard.training.torch.stack import PLACES, placed
 
@@ -380,13 +380,13 @@ def test_rates_of_dropout_may_differ_and_other_options_may_not() -> None:
 def test_products_hold_wherever_a_batch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels add up in another order where rows begin at other places in lines of the cache."""
     begins: set[tuple[bool, int]] = set()
-    agrees = plan._agrees
+    agrees = exact._agrees
 
     def noted(found: Any, call: JointCall) -> bool:
         begins.update((each.moves, each.value.data_ptr() % 64) for each in call.handles())
         return agrees(found, call)
 
-    monkeypatch.setattr(plan, "_agrees", noted)
+    monkeypatch.setattr(exact, "_agrees", noted)
     check_same(lambda number: {"model": Branches()})
     assert {place for moves, place in begins if moves} >= {*PLACES}
     for place in PLACES:
@@ -401,7 +401,7 @@ def test_tensors_whose_strides_are_lost_in_a_stack_are_not_stacked() -> None:
     matrices = [torch.randn(7, 3).T for _ in range(2)]
     stacked = torch.stack(matrices)
     call = JointCall(torch.ops.aten.tanh.default, [Handle(None, stacked, stacked=True)], {}, 2)
-    assert plan._form(stacked[0]) != plan._form(matrices[0])
+    assert exact.form_of(stacked[0]) != exact.form_of(matrices[0])
     assert (
         call.likes[0][0].stride() != matrices[0].stride()
     )  # so what is found for it says nothing of the members

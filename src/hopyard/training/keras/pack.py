@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import jax
@@ -31,9 +31,6 @@ from hopyard.training.keras.metrics import KerasMetricSet
 from hopyard.training.keras.state import assign
 from hopyard.training.keras.steps import JaxState, JaxSteps, StepKind, check_width
 from hopyard.training.measuring import LEAST_GAIN
-
-if TYPE_CHECKING:
-    from hopyard.training.keras.replica import KerasReplica
 
 _WIDTH = 4
 """Members whose steps one program makes; it gains little more with others."""
@@ -87,7 +84,7 @@ def why_alone(signature: str) -> str:
 
 
 def train_together(
-    replicas: Sequence[KerasReplica], visit: Visit, seeds: Sequence[int]
+    replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]
 ) -> list[dict[str, list[float]] | Exception] | None:
     """See :meth:`hopyard.training.estimator.Replica.train_together`."""
     leader, begun = replicas[0], measuring.clock()
@@ -126,7 +123,7 @@ def train_together(
 
 
 def validate_together(
-    replicas: Sequence[KerasReplica], visit: Visit, seeds: Sequence[int]
+    replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]
 ) -> list[KerasMetricSet | Exception] | None:
     """See :meth:`hopyard.training.estimator.Replica.validate_together`."""
     opened = _opened(replicas, replicas[0].validation_arguments(visit))
@@ -147,7 +144,7 @@ def validate_together(
     return found
 
 
-def gain_together(replicas: Sequence[KerasReplica], visit: Visit, seeds: Sequence[int]) -> float | None:
+def gain_together(replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]) -> float | None:
     """See :meth:`hopyard.training.estimator.Replica.gain_together`. None also where compiling and measuring would take
     more than two seconds."""
     opened = _opened(replicas, replicas[0].training_arguments(visit))
@@ -187,7 +184,7 @@ class _Timed:
 
 
 def _opened(
-    replicas: Sequence[KerasReplica], batches: Iterable[Arguments]
+    replicas: Sequence[Any], batches: Iterable[Arguments]
 ) -> tuple[Compiled, Iterator[Arguments]] | None:
     """The compiled model that all use, and the batches on the device; None: they do not use one."""
     arguments = iter(batches)
@@ -219,7 +216,7 @@ class _Layout:
         self._places = {id(variable): place for place, variable in enumerate(compiled.variables)}
         self._kind = kind
 
-    def states(self, replicas: Sequence[KerasReplica], seeds: Sequence[int]) -> list[Any]:
+    def states(self, replicas: Sequence[Any], seeds: Sequence[int]) -> list[Any]:
         """Of each the state that a visit begins with, as ``Compiled.run`` would find it."""
         compiled = self._compiled
         compiled.model.reset_metrics()

@@ -13,17 +13,25 @@ from typing import Any, NamedTuple
 
 import torch
 
+from hopyard.training.torch.exact import (
+    bytes_of,
+    computed,
+    form_of,
+    form_of_call,
+    forms_of,
+    is_exact,
+    members_of,
+)
 from hopyard.training.torch.rules import (
     VIEWS,
     Differing,
     Handle,
     JointCall,
     JointForm,
-    _NoRuleError,
     product_of_rows,
     rules_for,
 )
-from hopyard.training.torch.stack import PLACES, draws_of, same_numbers
+from hopyard.training.torch.stack import same_numbers
 from hopyard.training.torch.tape import Recorded, Ref, Tape, _NotRecordedError, mapped, refs_in
 
 _LARGE = 1 << 15
@@ -35,9 +43,6 @@ system each time, and a call for each costs nothing beside them."""
 
 _MOST_BYTES_OF_PRODUCTS = 1 << 25
 """The same of some members' rows times one matrix, which is read once for all of them: beyond are other groups."""
-
-_LINE = 64
-"""Bytes of a line of the processor's cache, by which kernels may choose how they begin."""
 
 _ATEN: Any = torch.ops.aten
 
@@ -232,7 +237,7 @@ class _Builder:
         node = self._graph.call_function(
             function, mapped(arguments, self._node), mapped(keywords, self._node)
         )
-        return Handle(node, _computed(function, *arguments, **keywords).value)
+        return Handle(node, computed(function, *arguments, **keywords).value)
 
     def _node(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -344,10 +349,10 @@ class _Builder:
             return held.whole
         assert held.each is not None
         first = held.each[0].value
-        if any(_form(handle.value) != _form(first) for handle in held.each):
+        if any(form_of(handle.value) != form_of(first) for handle in held.each):
             return None
         whole = self._emit(torch.stack, list(held.each))
-        if _form(whole.value[0]) != _form(first):  # kernels choose by strides
+        if form_of(whole.value[0]) != form_of(first):  # kernels choose by strides
             return None
         whole.stacked = True
         if not self._is_written_later(number, place):
@@ -500,7 +505,7 @@ class _Builder:
             return wholes[value.number] if isinstance(value, Ref) else value
 
         given, options = mapped(arguments, whole), mapped(keywords, whole)
-        form = (operation.function, *_form_of_call([arguments, keywords], wholes), is_mutable)
+        form = (operation.function, *form_of_call([arguments, keywords], wholes), is_mutable)
         form_found = self._found.get(form)
         likes = None if form_found is None else form_found.likes
         call = JointCall(operation.function, given, options, self._count, likes)
@@ -534,7 +539,7 @@ class _Builder:
                     parts[id(handle)] = self._emit(torch.stack, list(self._each(held)[start:stop]))
             for part in parts.values():
                 part.stacked = True
-            (whole,) = rule(self._emit, _group(call, parts, start, stop))
+            (whole,) = rule(self._emit, members_of(call, parts, start, stop))
             each = self._emit(torch.unbind, whole)
             found += [self._emit(_item, each, member) for member in range(stop - start)]
         return found
@@ -551,22 +556,22 @@ class _Builder:
             for like in call.likes
         ]
         none = _FoundRule(None, False, likes, True)
-        if any(_forms(like) != _forms(call.like) for like in call.likes):
+        if any(forms_of(like) != forms_of(call.like) for like in call.likes):
             return none
-        if call.name not in VIEWS and _bytes(call) > _MOST_BYTES:
+        if call.name not in VIEWS and bytes_of(call) > _MOST_BYTES:
             return self._rule_of_products(call, none)
         if not any(handle.stacked for handle in call.handles()):
             return none._replace(is_made=True)
         # behind zeros, differences would hide
         tells = all(each is None or not each.is_floating_point() or bool(each.any()) for each in call.like)
         for rule in rules_for(call.function):
-            if _is_exact(rule, call, is_mutable):
+            if is_exact(rule, call, is_mutable):
                 return _FoundRule(rule, False, likes, tells or call.name in VIEWS)
         return none
 
     def _rule_of_products(self, call: JointCall, none: _FoundRule) -> _FoundRule:
         """How rows of several members are multiplied by one matrix, where memory for all of them is too much."""
-        width = min(_MOST_BYTES_OF_PRODUCTS * self._count // _bytes(call), self._count)
+        width = min(_MOST_BYTES_OF_PRODUCTS * self._count // bytes_of(call), self._count)
         if call.name not in ("mm", "addmm") or width < 2:
             return none
         ends = {min(width, self._count), self._count % width or width}
@@ -576,7 +581,7 @@ class _Builder:
                 for handle in call.handles()
                 if handle.stacked
             }
-            if not _is_exact(product_of_rows, _group(call, parts, 0, end), False):
+            if not is_exact(product_of_rows, members_of(call, parts, 0, end), False):
                 return none
         return none._replace(rule=product_of_rows, width=width, is_certain=bool(call.like[0].any()))
 
@@ -639,113 +644,6 @@ def _is_kept(node: Any) -> bool:
         or node.target is _check_read
         or (schema is not None and bool(schema.is_mutable))
     )
-
-
-# Comparing ------------------------------------------------------------------------------------
-
-
-def _computed(function: Any, *arguments: Any, **keywords: Any) -> Handle:
-    """The result of a call, in no program."""
-    return Handle(None, function(*mapped(arguments, _value), **mapped(keywords, _value)))
-
-
-def _value(value: Any) -> Any:
-    return value.value if isinstance(value, Handle) else value
-
-
-def _is_exact(rule: JointForm, call: JointCall, is_mutable: bool) -> bool:
-    """Whether a rule gives the results of members to the bit; of few numbers, on several draws of them."""
-    try:
-        found = rule(_computed, call)
-        if not _agrees(found, call):
-            return False
-        if call.name in VIEWS:
-            return not is_mutable or _is_of_memory(found, call)
-        if torch.Tag.pointwise in call.function.tags:
-            return True
-        least = min(each.numel() for each in call.like if each is not None) * call.count
-        draws = draws_of(max(1, least))
-        if any(handle.moves for handle in call.handles()):
-            draws = max(draws, 1 + len(PLACES))
-        others = (call.redrawn(draw, PLACES[draw % len(PLACES)]) for draw in range(1, draws))
-        return all(_agrees(rule(_computed, other), other) for other in others)
-    except (_NoRuleError, RuntimeError, ValueError, IndexError, TypeError):
-        return False
-
-
-def _group(call: JointCall, parts: Mapping[int, Handle], start: int, stop: int) -> JointCall:
-    """The call of some of its members, with ``parts`` in the places of tensors with a slot for each."""
-    arguments, keywords = call.changed(lambda handle: parts.get(id(handle), handle))
-    return JointCall(call.function, arguments, keywords, stop - start, call.likes[start:stop])
-
-
-def _agrees(found: Sequence[Any], call: JointCall) -> bool:
-    for place, handle in enumerate(found):
-        if handle is None:
-            continue
-        if len(handle.value) != call.count:
-            return False
-        for own, like in zip(handle.value, call.likes, strict=True):
-            if _form(own) != _form(like[place]) or not same_numbers(own, like[place]):
-                return False
-    return True
-
-
-def _bytes(call: JointCall) -> int:
-    """Memory for the largest tensor that members have each, all of them together."""
-    own = [handle.value[0] for handle in call.handles() if handle.stacked]
-    largest: int = max(each.numel() * each.itemsize for each in [*own, *call.like] if each is not None)
-    return largest * call.count
-
-
-def _is_of_memory(found: Sequence[Any], call: JointCall) -> bool:
-    memory = {handle.value.untyped_storage().data_ptr() for handle in call.handles()}
-    return all(handle is None or handle.value.untyped_storage().data_ptr() in memory for handle in found)
-
-
-def _form(tensor: torch.Tensor) -> Any:
-    """Shape, strides where they count, and dtype."""
-    strides = [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1]
-    return tensor.shape, strides, tensor.dtype
-
-
-def _form_of_call(value: Any, handles: Mapping[int, Handle]) -> tuple[Any, ...]:
-    """All of arguments that kernels choose by: their options, and forms and places of tensors."""
-    met: dict[int, int] = {}
-    found: list[Any] = []
-
-    def add(each: Any) -> None:
-        if isinstance(each, Ref):
-            handle = handles[each.number]
-            tensor = handle.value
-            place = met.setdefault(each.number, len(met))
-            found.append(
-                (
-                    place,
-                    handle.stacked,
-                    tensor.shape,
-                    tensor.stride(),
-                    tensor.dtype,
-                    tensor.data_ptr() % _LINE,
-                )
-            )
-        elif isinstance(each, (tuple, list)):
-            found.append((type(each), len(each)))
-            for item in each:
-                add(item)
-        elif isinstance(each, dict):
-            found.append(tuple(each))
-            for item in each.values():
-                add(item)
-        else:
-            found.append(repr(each.values) if isinstance(each, Differing) else (type(each), repr(each)))
-
-    add(value)
-    return tuple(found)
-
-
-def _forms(tensors: Sequence[Any]) -> Any:
-    return [None if each is None else _form(each) for each in tensors]
 
 
 def _copied(generator: torch.Generator) -> torch.Generator:
