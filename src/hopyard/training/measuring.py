@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from hopyard.wording import describe_bytes
+
 clock: Callable[[], float] = time.process_time
 """Seconds of CPU time; what else runs on the processor does not count."""
 
@@ -19,8 +21,17 @@ _TURNS_OF_SHORT = 5
 """At least."""
 _TURNS_OF_LONG = 3
 """At most."""
+MOST_PARAMETERS = 16_000_000
+"""Bytes of a model's own parameters, beyond which to read them takes longer than what models save together; and those
+of all members are in memory at once."""
 CLEAR = 1.05
 """How many times more or less than the gain that is asked for is clear, so that no other turn is needed."""
+
+
+def too_large(nbytes: int) -> str:
+    """Why a model with parameters of so many bytes trains alone."""
+    most, own = describe_bytes(MOST_PARAMETERS), describe_bytes(nbytes)
+    return f"its parameters take {own}, and models of over {most} gain nothing together"
 
 
 def seconds(do: Callable[[], Any]) -> float:

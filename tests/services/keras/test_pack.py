@@ -335,7 +335,9 @@ def unlike(params: dict[str, Any]) -> KerasEstimator:
         "transform": (lambda batch, rng: batch) if params["odd"] == "transform" else None,
         "run_eagerly": params["odd"] == "eager",
     }
-    model = chain_of() if params["odd"] != "open" else keras.Sequential([layers.Dense(3, "softmax")])
+    model = chain_of(layers.Dense(500_000, use_bias=False)) if params["odd"] == "large" else chain_of()
+    if params["odd"] == "open":
+        model = keras.Sequential([layers.Dense(3, "softmax")])
     if params["odd"] == "opaque":
         model.layers[0].activation = Opaque()
     return KerasEstimator(model, keras.optimizers.Adam(0.01), LOSS, batch_size=64, **options)
@@ -356,6 +358,7 @@ class Opaque:
         ("transform", "a transform is given"),
         ("eager", "its steps are not compiled"),
         ("open", "the sizes of its layers follow from a first batch: give it a keras.Input"),
+        ("large", "its parameters take 22 MB, and models of over 16 MB gain nothing together"),
         ("opaque", "it has parts of which it cannot be told what they do"),
     ],
 )

@@ -350,6 +350,22 @@ def test_what_trains_alone_says_why(changes: dict[str, Any], why: str | tuple[st
         assert all(isinstance(each, dict) for each in alone(members, visits()[0])), "it does train"
 
 
+class Large(Tied):
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Linear(2048, 2048)
+
+
+def test_large_models_train_alone() -> None:
+    with Session(1):
+        (replica,) = replicas(lambda number: {"model": Large()}, 1)
+        assert replica.signature == ""
+        assert (
+            replica.trains_alone
+            == "its parameters take 16.8 MB, and models of over 16 MB gain nothing together"
+        )
+
+
 class Options(nn.Module):
     def __init__(self, activation: Any = torch.relu, stride: int = 1, rate: float = 0.1) -> None:
         super().__init__()

@@ -18,6 +18,7 @@ import numpy as np
 
 from hopyard.errors import DivergedError, EstimatorError, HopyardError
 from hopyard.objects import Tensor
+from hopyard.training import measuring
 from hopyard.training.estimator import (
     ClassWeight,
     Context,
@@ -233,6 +234,9 @@ class KerasReplica(Replica):
         for refused, why in refusals:
             if refused:
                 return "", why
+        nbytes = sum(value.nbytes for value in values_of(model.weights))
+        if nbytes > measuring.MOST_PARAMETERS:
+            return "", measuring.too_large(nbytes)
         digest = architecture(model, *given.compiled_with)
         if digest is None:
             return "", "it has parts of which it cannot be told what they do"

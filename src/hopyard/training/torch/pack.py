@@ -137,9 +137,11 @@ def is_taped(parts: Parts) -> bool:
 def _refusals_of_taped(parts: Parts) -> list[tuple[bool, str]]:
     """Whether models with tapes cannot train together, and why."""
     steps = [each for each in (parts.estimator.step, parts.estimator.validate_step) if each is not None]
+    nbytes = sum(parameter.nbytes for parameter in parts.head.parameters())
     return [
         (not all(map(is_pure, steps)), "its step may keep something from batch to batch"),
         (not trained_of(parts), "it trains nothing"),
+        (parts.base is None and nbytes > measuring.MOST_PARAMETERS, measuring.too_large(nbytes)),
     ]
 
 
