@@ -77,6 +77,8 @@ def test_models_of_which_no_plan_can_be_made_train_alone(
     with Session(1):
         ones, others = (over_base.replicas(lambda number: {"model": model}, 3) for _ in range(2))
         assert others[0].signature
+        with pytest.raises(_TogetherError):
+            together(others, visits()[0])
         for visit in visits():
             assert together(others, visit) is None
             assert others[0].trains_alone == why

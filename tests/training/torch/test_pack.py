@@ -19,7 +19,7 @@ from hopyard.data.order import batch_bounds
 from hopyard.errors import DivergedError
 from hopyard.objects import flatten
 from hopyard.torch import TorchEstimator
-from hopyard.training.estimator import Context, OneBatch, Visit
+from hopyard.training.estimator import Context, OneBatch, Visit, _TogetherError
 from hopyard.training.session import Session
 from hopyard.training.torch import pack, stack
 from hopyard.training.torch.optim import OptimizerSteps
@@ -429,8 +429,11 @@ def test_inputs_that_are_not_stacked_are_trained_and_validated_alone(given: str)
 
     with Session(1):
         members = replicas(make, 2)
-        assert together(members, visits()[0]) is None
-        if given != "two tensors":
+        if given == "two tensors":
+            with pytest.raises(_TogetherError):
+                together(members, visits()[0])
+        else:
+            assert together(members, visits()[0]) is None
             assert TorchReplica.validate_together(members, visits()[0], list(range(len(members)))) is None
         assert members[0].trains_alone == (
             "batches have trunk, which no tape can tell from a constant"

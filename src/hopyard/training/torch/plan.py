@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hopyard.training.torch.exact import (
+    LINE,
     bytes_of,
     computed,
     form_of,
@@ -83,6 +84,7 @@ class PackPlan:
     Attributes:
         takes: kinds and names of what the program is given.
         writes: names of the tensors that it changes in place.
+        is_confirmed: whether it was compared on a batch that it was not made for.
         reads: whether it compares numbers in a batch with those that the tapes read.
     """
 
@@ -104,6 +106,7 @@ class PackPlan:
         self._stacked = stacked
         self._count = count
         self.writes = writes
+        self.is_confirmed: bool = False
         self.reads = reads
 
     @torch.no_grad()
@@ -342,6 +345,18 @@ class _Builder:
             held.each = [self._emit(_item, whole, member) for member in range(self._count)]
         return held.each
 
+    def _aligned(self, held: _Held) -> Sequence[Handle]:
+        """Members' tensors for kernels, which choose by where these begin: a slot within a line is copied."""
+        each = self._each(held)
+        if held.one is not None or not held.lies_whole:
+            return each
+        return [
+            handle
+            if handle.value.data_ptr() % LINE == 0
+            else self._emit(_ATEN.clone.default, handle, memory_format=torch.preserve_format)
+            for handle in each
+        ]
+
     def _whole(self, number: int, place: int) -> Handle | None:
         """A tensor with a slot for each member; None: there is none."""
         held = self._of(number)
@@ -465,11 +480,13 @@ class _Builder:
         self, operation: Recorded, arguments: Any, keywords: Any
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Arguments and keywords of each member."""
+        keeps = bool(operation.written) or operation.function._schema.name.removeprefix("aten::") in VIEWS
         for member in range(self._count):
 
             def own(value: Any, member: int = member) -> Any:
                 if isinstance(value, Ref):
-                    return self._each(self._of(value.number))[member]
+                    held = self._of(value.number)
+                    return (self._each(held) if keeps else self._aligned(held))[member]
                 return value.values[member] if isinstance(value, Differing) else value
 
             options = mapped(keywords, own)

@@ -22,6 +22,10 @@ class _NotRecordedError(Exception):
     """A computation cannot be done again from a tape; says why."""
 
 
+class _TouchedError(_NotRecordedError):
+    """Besides, to record it has changed what the computation's owner keeps."""
+
+
 class Ref(NamedTuple):
     """A tensor on a tape, by its number."""
 
@@ -117,8 +121,13 @@ def record(compute: Callable[[], Any], named: Mapping[str, torch.Tensor]) -> Tap
     return recorder.tape(result)
 
 
-_READERS = ("numpy", "tolist", "__dlpack__")
-"""Methods of tensors that give their numbers to Python past PyTorch's operations."""
+_READERS: tuple[tuple[Any, str], ...] = (
+    *((torch.Tensor, name) for name in ("numpy", "tolist", "__dlpack__", "tensor_split")),
+    (torch, "tensor_split"),
+)
+"""What takes numbers out of tensors past PyTorch's operations."""
+_PACKED = ("aten::_pack_padded_sequence", "aten::_pad_packed_sequence")
+"""Operations for which lengths are numbers, which no tape can tell from constants."""
 
 
 @contextmanager
@@ -135,17 +144,17 @@ def _readers_refused() -> Iterator[None]:
 
         return reader
 
-    own = {name: vars(torch.Tensor).get(name) for name in _READERS}
-    for name in _READERS:
-        setattr(torch.Tensor, name, refusing(name, getattr(torch.Tensor, name)))
+    own = [(owner, name, vars(owner).get(name)) for owner, name in _READERS]
+    for owner, name in _READERS:
+        setattr(owner, name, refusing(name, getattr(owner, name)))
     try:
         yield
     finally:
-        for name, method in own.items():
-            if method is None:
-                delattr(torch.Tensor, name)
+        for owner, name, function in own:
+            if function is None:
+                delattr(owner, name)
             else:
-                setattr(torch.Tensor, name, method)
+                setattr(owner, name, function)
 
 
 _Place = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
@@ -169,6 +178,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords = dict(kwargs or {})
         _check_size(func, args)
+        if func._schema.name in _PACKED:
+            raise _NotRecordedError("it packs sequences, whose lengths no tape can tell from constants")
         arguments = mapped(tuple(args), self._ref), mapped(keywords, self._ref)
         written = [self._ref(tensor).number for tensor in _written(func, args, keywords)]
         found = func(*args, **keywords)
@@ -235,7 +246,12 @@ def _written(func: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> lis
         found += [
             each for each in (value if isinstance(value, (list, tuple)) else [value]) if each is not None
         ]
+    if func is _BATCH_NORM and args[5]:  # whose schema does not say it
+        found += [statistic for statistic in args[3:5] if statistic is not None]
     return found
+
+
+_BATCH_NORM: Any = torch.ops.aten.native_batch_norm.default
 
 
 @functools.cache

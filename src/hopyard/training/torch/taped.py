@@ -15,7 +15,7 @@ import random
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from typing import IO, Any, NamedTuple, TypeAlias, cast
 
@@ -27,6 +27,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError
 from hopyard.training import measuring
+from hopyard.training.estimator import _TogetherError
 from hopyard.training.fallback import described, say_fallback
 from hopyard.training.torch import hidden
 from hopyard.training.torch.base import Base
@@ -34,7 +35,7 @@ from hopyard.training.torch.forward import BatchResult, Forward
 from hopyard.training.torch.plan import OfMembers, PackPlan, PlanInputs, _OtherBranchError, plan_for
 from hopyard.training.torch.rules import Differing
 from hopyard.training.torch.stack import aligned, same_numbers
-from hopyard.training.torch.tape import Tape, _NotRecordedError, mapped, record
+from hopyard.training.torch.tape import Tape, _NotRecordedError, _TouchedError, mapped, record
 from hopyard.wording import some_names
 
 Measured: TypeAlias = tuple[torch.Tensor, Any, Mapping[str, Any]]
@@ -60,6 +61,14 @@ class _Recorded(NamedTuple):
     reads: Any
     marks: Any
     outputs: Any
+
+
+class _Alone(NamedTuple):
+    """What a member came to alone: what it found, its buffers behind that, and the state of its generator."""
+
+    found: Any
+    buffers: dict[str, torch.Tensor]
+    drawn: torch.Tensor
 
 
 Tapes: TypeAlias = dict[_Form, list[_Recorded]]
@@ -131,7 +140,16 @@ def is_pure(function: Any) -> bool:
         return is_pure(function.func) and all(
             isinstance(each, (bool, int, float, str, type(None))) for each in options
         )
-    return isinstance(function, types.FunctionType) and not function.__closure__ and not vars(function)
+    return isinstance(function, types.FunctionType) and not keeps_something(function)
+
+
+def keeps_something(function: types.FunctionType) -> bool:
+    """Whether a function has a place of its own for what it keeps from call to call."""
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    constants = (bool, int, float, str, tuple, type(None), torch.dtype)
+    return bool(
+        function.__closure__ or vars(function) or any(not isinstance(each, constants) for each in defaults)
+    )
 
 
 # Together -------------------------------------------------------------------------------------
@@ -263,9 +281,20 @@ class Unison:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Put the members' own buffers back afterwards."""
-        with _buffers_kept(self._members):
+        """Put the members' own buffers back afterwards.
+
+        Raises:
+            _NotRecordedError: something else of a member has changed.
+        """
+        marks = [member.marks() for member in self._members]
+        with ExitStack() as kept:
+            for member in self._members:
+                kept.enter_context(_members_kept(member.head))
+            kept.enter_context(_buffers_kept(self._members))
             yield
+        for member, before in zip(self._members, marks, strict=True):
+            if names := hidden.differences(before, member.marks(), ()):
+                raise _NotRecordedError(f"it changes {some_names(names, 3)}")
 
     # Gradients ---------------------------------------------------------------------------------
 
@@ -327,17 +356,57 @@ class Unison:
         try:
             for plan, _ in branches:
                 try:
-                    return self._ran(plan, inputs)
+                    return self._confirmed(plan, inputs, batch, share)
                 except _OtherBranchError:
                     continue
             if len(branches) < _MOST_BRANCHES and self._is_worth_it(form):
                 self.prepare(batch, share)
                 return self._ran(branches[-1][0], inputs)
-        except _NotRecordedError:
+        except _TouchedError as error:
+            raise _TogetherError(str(error)) from error
+        except _NotRecordedError:  # of another way that a batch decides, or of a later batch
             return None
         except Exception as error:
             return error
         return None
+
+    def _confirmed(self, plan: PackPlan, inputs: PlanInputs, batch: Batch, share: float | None) -> Any:
+        """What a plan gives; the first time that it is used beyond the batch that it was made for, it is compared with
+        members that compute that batch alone, with their buffers and generators, too.
+
+        Raises:
+            _NotRecordedError: something is not the same; the members are as they were.
+        """
+        if plan.is_confirmed:
+            return self._ran(plan, inputs)
+        try:
+            alone = [self._alone(member, batch, share) for member in self._members]
+        except Exception:  # of a loss, for instance: they say so by themselves
+            return self._ran(plan, inputs)
+        states = [generator.get_state() for generator in inputs.generators]
+        with _buffers_kept(self._members):
+            found = self._ran(plan, inputs)
+            drawn = [generator.get_state() for generator in inputs.generators]
+            buffers = [dict(member.head.named_buffers()) for member in self._members]
+            buffers = [{name: each.clone() for name, each in own.items()} for own in buffers]
+        for generator, state in zip(inputs.generators, states, strict=True):
+            generator.set_state(state)
+        try:
+            self._check(found, [each.found for each in alone])
+            for own, each, state in zip(buffers, alone, drawn, strict=True):
+                if not _agree(own, each.buffers) or not torch.equal(state, each.drawn):
+                    raise _NotRecordedError("buffers or random numbers would not be the same")
+        except _NotRecordedError as error:
+            self.failure = str(error)
+            raise
+        plan.is_confirmed = True
+        for generator, state in zip(inputs.generators, drawn, strict=True):
+            generator.set_state(state)
+        for member, own in zip(self._members, buffers, strict=True):
+            for name, buffer in member.head.named_buffers():
+                if not same_numbers(buffer, own[name]):
+                    buffer.data.copy_(own[name])
+        return found
 
     def _is_worth_it(self, form: _Form) -> bool:
         """Whether batches are of this form so often that a plan for them pays."""
@@ -358,7 +427,9 @@ class Unison:
     def _ran(self, plan: PackPlan, inputs: PlanInputs) -> Any:
         """What a plan gives; generators and buffers are as before if it fails."""
         states = [generator.get_state() for generator in inputs.generators]
-        written = [(own[name], own[name].clone()) for name in plan.writes for own in inputs.own]
+        written = [
+            (own[name], own[name].clone()) for name in plan.writes for own in inputs.own if name in own
+        ]
         try:
             return plan(inputs)
         except BaseException:
@@ -422,9 +493,10 @@ class Unison:
         with _off_values(self._members), _buffers_kept(self._members):
             recorded, alone = [], []
             for member, own in zip(copies, self._members, strict=True):
-                kept, result = self._recorded(member, batch, share)
+                kept = self._recorded(member, batch, share)
                 recorded.append(kept)
-                alone.append(result)
+                # PyTorch takes other ways while operations are recorded
+                alone.append(self._alone(member, batch, share).found)
                 _put(own.tapes, form, kept)
             plan = _plans.get(key := self._key(form, recorded))
             if plan is None:
@@ -470,8 +542,20 @@ class Unison:
                     name = next(name for name, each in named if each is trained)
                     raise _NotRecordedError(f"the gradient of {name} would not have the same bits")
 
-    def _recorded(self, member: TapedModel, batch: Batch, share: float | None) -> tuple[_Recorded, Any]:
-        """A tape of what a member does with a batch, and what it gave."""
+    def _alone(self, member: TapedModel, batch: Batch, share: float | None) -> _Alone:
+        """What a member comes to alone; it is left as it was."""
+        generator = _copied(member.generator)
+        with _buffers_kept([member]), _drawing_from(generator):
+            found = _trained(member, batch, share, check=False) if self._trains else _validated(member, batch)
+            buffers = {name: buffer.clone() for name, buffer in member.head.named_buffers()}
+        return _Alone(found[:2], buffers, generator.get_state())
+
+    def _recorded(self, member: TapedModel, batch: Batch, share: float | None) -> _Recorded:
+        """A tape of what a member does with a batch.
+
+        Raises:
+            _TouchedError: to record it has changed what the model keeps.
+        """
         shared = _shared(share)
         returned: list[Any] = []
 
@@ -483,23 +567,38 @@ class Unison:
             return found[:2]
 
         marks, surroundings = member.marks(), _surroundings()
-        with _buffers_kept([member]), _drawing_from(_copied(member.generator)), _listening() as heard:
-            tape = record(compute, {**_tensors(member.head), **_named(batch, shared)})
+        try:
+            with (
+                _members_kept(member.head),
+                _buffers_kept([member]),
+                _drawing_from(_copied(member.generator)),
+                _listening() as heard,
+            ):
+                tape = record(compute, {**_tensors(member.head), **_named(batch, shared)})
+        except BaseException as error:
+            if names := hidden.differences(marks, member.marks(), ()):
+                why = (
+                    str(error)
+                    if isinstance(error, _NotRecordedError)
+                    else f"it changes {some_names(names, 3)}"
+                )
+                raise _TouchedError(why) from error
+            raise
+        if names := hidden.differences(marks, now := member.marks(), ()):
+            raise _TouchedError(f"it changes {some_names(names, 3)}")
         if heard:
             raise _NotRecordedError(f"it {heard[0]}")
         if _surroundings() != surroundings:
             raise _NotRecordedError("it draws random numbers that are not PyTorch's")
-        if names := hidden.differences(marks, now := member.marks(), ()):
-            raise _NotRecordedError(f"it changes {some_names(names, 3)}")
         outputs = mapped(returned[0][2], _stand_in)
-        return _Recorded(tape, tape.digest(), tape.reads(), now, outputs), returned[0][:2]
+        return _Recorded(tape, tape.digest(), tape.reads(), now, outputs)
 
     def _check_rows(self, member: TapedModel, batch: Batch, share: float | None, recorded: _Recorded) -> None:
         """See whether the member does the same with rows in another order."""
         other = {name: value.flip(0) if value.dim() else value for name, value in batch.items()}
         if any(value.stride() != batch[name].stride() for name, value in other.items()):
             return
-        again, _ = self._recorded(member, other, share)
+        again = self._recorded(member, other, share)
         if again.reads == recorded.reads and again.digest != recorded.digest:
             raise _NotRecordedError("it does other things with other rows")
 
@@ -616,27 +715,23 @@ class _Stream:
         return getattr(self._stream, name)
 
 
-class _Logs(logging.Handler):
-    def __init__(self, heard: list[str]) -> None:
-        super().__init__()
-        self._heard = heard
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._heard.append("logs")
-
-
 @contextmanager
 def _listening() -> Iterator[list[str]]:
     """Note what is printed and logged meanwhile, which no tape says again."""
     heard: list[str] = []
-    logs, root = _Logs(heard), logging.getLogger()
-    root.addHandler(logs)
+    call = logging.Logger.callHandlers
+
+    def noted(logger: logging.Logger, record: logging.LogRecord) -> None:
+        heard.append("logs")
+        call(logger, record)
+
+    setattr(logging.Logger, "callHandlers", noted)  # noqa: B010 - for loggers of any kind
     out, error = (cast(IO[str], _Stream(stream, heard)) for stream in (sys.stdout, sys.stderr))
     try:
         with redirect_stdout(out), redirect_stderr(error):
             yield heard
     finally:
-        root.removeHandler(logs)
+        setattr(logging.Logger, "callHandlers", call)  # noqa: B010
 
 
 def _copied(generator: torch.Generator) -> torch.Generator:
@@ -655,6 +750,34 @@ def _drawing_from(generator: torch.Generator) -> Iterator[None]:
     finally:
         generator.set_state(torch.get_rng_state())
         torch.set_rng_state(before)
+
+
+@contextmanager
+def _members_kept(head: nn.Module) -> Iterator[None]:
+    """Put back the tensors that modules have, should other ones have taken their places.
+
+    Raises:
+        _NotRecordedError: they have.
+    """
+    before = [(part, dict(part._parameters), dict(part._buffers)) for part in head.modules()]
+    flags = [(each, each.requires_grad) for each in head.parameters()]
+    try:
+        yield
+    finally:
+        replaced = []
+        for part, parameters, buffers in before:
+            for own, kept in ((part._parameters, parameters), (part._buffers, buffers)):
+                if own.keys() != kept.keys() or any(own[name] is not each for name, each in kept.items()):
+                    replaced += [name for name in {**own, **kept} if own.get(name) is not kept.get(name)]
+                    own.clear()
+                    own.update(kept)  # type: ignore[arg-type]
+        changed = [each for each, flag in flags if each.requires_grad != flag]
+        for each, flag in flags:
+            each.requires_grad_(flag)
+    if replaced:
+        raise _NotRecordedError(f"it replaces {some_names(replaced, 3)}")
+    if changed:
+        raise _NotRecordedError("it changes which parameters require gradients")
 
 
 @contextmanager
