@@ -47,7 +47,7 @@ from hopyard.storage import LocalStore
 from hopyard.torch import TorchEstimator
 from hopyard.training.estimator import _TogetherError
 from hopyard.training.session import Session
-from hopyard.training.torch import exact, pack, taped
+from hopyard.training.torch import exact, pack, taped, untouched
 from hopyard.training.torch.rules import Handle, JointCall
 from hopyard.training.torch.stack import PLACES, placed
 from hopyard.tune import GridSearch, hp_choice
@@ -432,10 +432,10 @@ def test_tensors_whose_strides_are_lost_in_a_stack_are_not_stacked() -> None:
 
 
 def test_that_batches_are_heard_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with taped._listening() as heard:
+    with untouched.listening() as heard:
         pass
     assert heard == []
-    with taped._listening() as heard:
+    with untouched.listening() as heard:
         print("loud", flush=True)
         _log.warning("louder")
     assert heard[0] == "prints"

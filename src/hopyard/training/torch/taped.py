@@ -9,17 +9,13 @@ values, as adapters often begin with zeros, behind which differences would hide.
 
 from __future__ import annotations
 
-import logging
 import math
-import random
-import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import IO, Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
@@ -36,6 +32,15 @@ from hopyard.training.torch.plan import OfMembers, PackPlan, PlanInputs, _OtherB
 from hopyard.training.torch.rules import Differing
 from hopyard.training.torch.stack import aligned, same_numbers
 from hopyard.training.torch.tape import Tape, _NotRecordedError, _TouchedError, mapped, record
+from hopyard.training.torch.untouched import (
+    buffers_kept,
+    copied,
+    drawing_from,
+    listening,
+    members_kept,
+    off_values,
+    surroundings,
+)
 from hopyard.wording import some_names
 
 Measured: TypeAlias = tuple[torch.Tensor, Any, Mapping[str, Any]]
@@ -289,8 +294,8 @@ class Unison:
         marks = [member.marks() for member in self._members]
         with ExitStack() as kept:
             for member in self._members:
-                kept.enter_context(_members_kept(member.head))
-            kept.enter_context(_buffers_kept(self._members))
+                kept.enter_context(members_kept(member.head))
+            kept.enter_context(buffers_kept(self._members))
             yield
         for member, before in zip(self._members, marks, strict=True):
             if names := hidden.differences(before, member.marks(), ()):
@@ -326,7 +331,7 @@ class Unison:
         """As :meth:`gradients`, of one member, which computes them as it does alone."""
         member = self._members[slot]
         try:
-            with _drawing_from(member.generator):
+            with drawing_from(member.generator):
                 measured, gradients, _ = _trained(member, batch, share)
         except Exception as error:
             return error
@@ -384,7 +389,7 @@ class Unison:
         except Exception:  # of a loss, for instance: they say so by themselves
             return self._ran(plan, inputs)
         states = [generator.get_state() for generator in inputs.generators]
-        with _buffers_kept(self._members):
+        with buffers_kept(self._members):
             found = self._ran(plan, inputs)
             drawn = [generator.get_state() for generator in inputs.generators]
             buffers = [dict(member.head.named_buffers()) for member in self._members]
@@ -489,8 +494,8 @@ class Unison:
                 f"batches have {some_names(others, 3)}, which no tape can tell from a constant"
             )
         form, took = self._form(batch, share), None
-        copies = [member._replace(generator=_copied(member.generator)) for member in self._members]
-        with _off_values(self._members), _buffers_kept(self._members):
+        copies = [member._replace(generator=copied(member.generator)) for member in self._members]
+        with off_values(self._members), buffers_kept(self._members):
             recorded, alone = [], []
             for member, own in zip(copies, self._members, strict=True):
                 kept = self._recorded(member, batch, share)
@@ -501,7 +506,7 @@ class Unison:
             plan = _plans.get(key := self._key(form, recorded))
             if plan is None:
                 inputs = self._inputs(batch, share)._replace(
-                    generators=[_copied(member.generator) for member in self._members]
+                    generators=[copied(member.generator) for member in self._members]
                 )
                 plan = plan_for([each.tape for each in recorded], inputs)
                 if not self._trains and any(kind == "generator" for kind, _ in plan.takes):
@@ -544,8 +549,8 @@ class Unison:
 
     def _alone(self, member: TapedModel, batch: Batch, share: float | None) -> _Alone:
         """What a member comes to alone; it is left as it was."""
-        generator = _copied(member.generator)
-        with _buffers_kept([member]), _drawing_from(generator):
+        generator = copied(member.generator)
+        with buffers_kept([member]), drawing_from(generator):
             found = _trained(member, batch, share, check=False) if self._trains else _validated(member, batch)
             buffers = {name: buffer.clone() for name, buffer in member.head.named_buffers()}
         return _Alone(found[:2], buffers, generator.get_state())
@@ -566,13 +571,13 @@ class Unison:
             returned.append(found)
             return found[:2]
 
-        marks, surroundings = member.marks(), _surroundings()
+        marks, before = member.marks(), surroundings()
         try:
             with (
-                _members_kept(member.head),
-                _buffers_kept([member]),
-                _drawing_from(_copied(member.generator)),
-                _listening() as heard,
+                members_kept(member.head),
+                buffers_kept([member]),
+                drawing_from(copied(member.generator)),
+                listening() as heard,
             ):
                 tape = record(compute, {**_tensors(member.head), **_named(batch, shared)})
         except BaseException as error:
@@ -588,7 +593,7 @@ class Unison:
             raise _TouchedError(f"it changes {some_names(names, 3)}")
         if heard:
             raise _NotRecordedError(f"it {heard[0]}")
-        if _surroundings() != surroundings:
+        if surroundings() != before:
             raise _NotRecordedError("it draws random numbers that are not PyTorch's")
         outputs = mapped(returned[0][2], _stand_in)
         return _Recorded(tape, tape.digest(), tape.reads(), now, outputs)
@@ -690,125 +695,3 @@ def _agree(found: Any, own: Any) -> bool:
     if isinstance(own, (tuple, list)):
         return len(found) == len(own) and all(map(_agree, found, own))
     return bool(found == own)
-
-
-# Surroundings ---------------------------------------------------------------------------------
-
-
-def _surroundings() -> Any:
-    """Marks of random generators that are not PyTorch's."""
-    numpy_state: Any = np.random.get_state()
-    return random.getstate(), numpy_state[2], numpy_state[1].tobytes()
-
-
-class _Stream:
-    """A stream of text, noting that something is written to it."""
-
-    def __init__(self, stream: Any, heard: list[str]) -> None:
-        self._stream, self._heard = stream, heard
-
-    def write(self, text: str) -> Any:
-        self._heard.append("prints")
-        return self._stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-@contextmanager
-def _listening() -> Iterator[list[str]]:
-    """Note what is printed and logged meanwhile, which no tape says again."""
-    heard: list[str] = []
-    call = logging.Logger.callHandlers
-
-    def noted(logger: logging.Logger, record: logging.LogRecord) -> None:
-        heard.append("logs")
-        call(logger, record)
-
-    setattr(logging.Logger, "callHandlers", noted)  # noqa: B010 - for loggers of any kind
-    out, error = (cast(IO[str], _Stream(stream, heard)) for stream in (sys.stdout, sys.stderr))
-    try:
-        with redirect_stdout(out), redirect_stderr(error):
-            yield heard
-    finally:
-        setattr(logging.Logger, "callHandlers", call)  # noqa: B010
-
-
-def _copied(generator: torch.Generator) -> torch.Generator:
-    made = torch.Generator()
-    made.set_state(generator.get_state())
-    return made
-
-
-@contextmanager
-def _drawing_from(generator: torch.Generator) -> Iterator[None]:
-    """Have PyTorch draw from another generator."""
-    before = torch.get_rng_state()
-    torch.set_rng_state(generator.get_state())
-    try:
-        yield
-    finally:
-        generator.set_state(torch.get_rng_state())
-        torch.set_rng_state(before)
-
-
-@contextmanager
-def _members_kept(head: nn.Module) -> Iterator[None]:
-    """Put back the tensors that modules have, should other ones have taken their places.
-
-    Raises:
-        _NotRecordedError: they have.
-    """
-    before = [(part, dict(part._parameters), dict(part._buffers)) for part in head.modules()]
-    flags = [(each, each.requires_grad) for each in head.parameters()]
-    try:
-        yield
-    finally:
-        replaced = []
-        for part, parameters, buffers in before:
-            for own, kept in ((part._parameters, parameters), (part._buffers, buffers)):
-                if own.keys() != kept.keys() or any(own[name] is not each for name, each in kept.items()):
-                    replaced += [name for name in {**own, **kept} if own.get(name) is not kept.get(name)]
-                    own.clear()
-                    own.update(kept)  # type: ignore[arg-type]
-        changed = [each for each, flag in flags if each.requires_grad != flag]
-        for each, flag in flags:
-            each.requires_grad_(flag)
-    if replaced:
-        raise _NotRecordedError(f"it replaces {some_names(replaced, 3)}")
-    if changed:
-        raise _NotRecordedError("it changes which parameters require gradients")
-
-
-@contextmanager
-def _buffers_kept(members: Sequence[TapedModel]) -> Iterator[None]:
-    """Put the members' own buffers back afterwards."""
-    own = [
-        buffer
-        for member in members
-        for buffer in member.head.buffers()
-        if member.base is None or not member.base.has(buffer)
-    ]
-    before = [buffer.clone() for buffer in own]
-    try:
-        yield
-    finally:
-        for buffer, value in zip(own, before, strict=True):
-            if not same_numbers(buffer, value):
-                buffer.data.copy_(value)
-
-
-@contextmanager
-def _off_values(members: Sequence[TapedModel]) -> Iterator[None]:
-    """Have all trained parameters a little off their values meanwhile."""
-    generator = torch.Generator().manual_seed(0)
-    kept = [(parameter, parameter.data.clone()) for member in members for parameter in member.trained]
-    for parameter, value in kept:
-        if parameter.is_floating_point():
-            noise = torch.empty_like(value).normal_(std=0.02, generator=generator)
-            parameter.data.copy_(value.nan_to_num(0.0, 0.0, 0.0) + noise)
-    try:
-        yield
-    finally:
-        for parameter, value in kept:
-            parameter.data.copy_(value)
