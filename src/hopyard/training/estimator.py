@@ -169,6 +169,10 @@ class _TogetherError(Exception):
     """Replicas cannot be trained together, as was seen while they were."""
 
 
+class _TriedError(_TogetherError):
+    """Replicas were looked at, and cannot be trained together; nothing has failed."""
+
+
 class Replica(ABC):
     """A trial's model, optimizer and the rest, on a device."""
 

@@ -32,7 +32,7 @@ from hopyard.storage import Store
 from hopyard.storage.hosts import bytes_at
 from hopyard.storage.oserrors import full_disk
 from hopyard.training.build import build_in_session
-from hopyard.training.estimator import Replica, Visit, _TogetherError
+from hopyard.training.estimator import Replica, Visit, _TogetherError, _TriedError
 from hopyard.training.evidence import gather
 from hopyard.training.hiding import say_hidden_state
 from hopyard.training.metric_store import pack_states, unpack_states
@@ -137,12 +137,13 @@ def _visit_together(units: Sequence[_TrialUnit], visit: Visit) -> None:
                 unit.begin_anew()
             return
         except _TogetherError as error:
-            _log.warning(
-                "Trials %s make this visit one at a time from where they began, since %s.",
-                ", ".join(str(unit.trial) for unit in members),
-                error,
-                exc_info=error,
-            )
+            if not isinstance(error, _TriedError):
+                _log.warning(
+                    "Trials %s make this visit one at a time from where they began, since %s.",
+                    ", ".join(str(unit.trial) for unit in members),
+                    error,
+                    exc_info=error,
+                )
             for unit in members:
                 unit.begin_visit_anew()
             continue

@@ -23,7 +23,7 @@ from torch import nn
 from hopyard.data.reading.views import Batch
 from hopyard.errors import BaseChangedError, DivergedError
 from hopyard.training import measuring
-from hopyard.training.estimator import Visit, _TogetherError, batch_sizes
+from hopyard.training.estimator import Visit, _TogetherError, _TriedError, batch_sizes
 from hopyard.training.fallback import described, say_fallback
 from hopyard.training.measuring import LEAST_GAIN
 from hopyard.training.metric import MetricSet
@@ -650,7 +650,7 @@ def _width(signature: str, members: Sequence[PackMember], batch: Batch) -> int |
                 chosen = str(error) if is_known else f"a trial of it failed ({described(error)})"
                 if is_taped(members[0].parts):  # they were tried themselves, and may keep what nobody sees
                     _widths[signature, torch.get_num_threads()] = chosen
-                    raise _TogetherError(chosen) from error
+                    raise (_TriedError if is_known else _TogetherError)(chosen) from error
         _widths[signature, torch.get_num_threads()] = chosen
     return chosen
 

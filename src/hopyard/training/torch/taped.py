@@ -23,7 +23,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError
 from hopyard.training import measuring
-from hopyard.training.estimator import _TogetherError
+from hopyard.training.estimator import _TriedError
 from hopyard.training.fallback import described, say_fallback
 from hopyard.training.torch import hidden
 from hopyard.training.torch.base import Base
@@ -368,7 +368,7 @@ class Unison:
                 self.prepare(batch, share)
                 return self._ran(branches[-1][0], inputs)
         except _TouchedError as error:
-            raise _TogetherError(str(error)) from error
+            raise _TriedError(str(error)) from error
         except _NotRecordedError:  # of another way that a batch decides, or of a later batch
             return None
         except Exception as error:

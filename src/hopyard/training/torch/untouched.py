@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import IO, Any, cast
@@ -25,13 +26,14 @@ def surroundings() -> Any:
 
 
 class _Stream:
-    """A stream of text, noting that something is written to it."""
+    """A stream of text, noting that this thread writes to it."""
 
     def __init__(self, stream: Any, heard: list[str]) -> None:
-        self._stream, self._heard = stream, heard
+        self._stream, self._heard, self._thread = stream, heard, threading.get_ident()
 
     def write(self, text: str) -> Any:
-        self._heard.append("prints")
+        if threading.get_ident() == self._thread:
+            self._heard.append("prints")
         return self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -40,12 +42,13 @@ class _Stream:
 
 @contextmanager
 def listening() -> Iterator[list[str]]:
-    """Note what is printed and logged meanwhile, which no tape says again."""
+    """Note what this thread prints and logs meanwhile, which no tape says again."""
     heard: list[str] = []
-    call = logging.Logger.callHandlers
+    call, thread = logging.Logger.callHandlers, threading.get_ident()
 
     def noted(logger: logging.Logger, record: logging.LogRecord) -> None:
-        heard.append("logs")
+        if threading.get_ident() == thread:
+            heard.append("logs")
         call(logger, record)
 
     setattr(logging.Logger, "callHandlers", noted)  # noqa: B010 - for loggers of any kind
