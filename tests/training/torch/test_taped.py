@@ -130,6 +130,16 @@ def check_same(make: Make, count: int = 3, threads: int = 1) -> None:
         check_members(replicas(make, count), replicas(make, count))
 
 
+def check_refused(members: Sequence[TorchReplica], why: str | tuple[str, ...]) -> None:
+    """Members train alone, and say why; to look at them changes nothing of their states."""
+    before = [digests(replica) for replica in members]
+    if members[0].signature:
+        with pytest.raises(_TogetherError):
+            together(members, visits()[0])
+        assert [digests(replica) for replica in members] == before
+    assert members[0].trains_alone.startswith(why)
+
+
 def test_plain() -> None:
     check_same(lambda number: {"metrics": ["accuracy"]})
 
@@ -383,12 +393,7 @@ def counting(model: nn.Module, batch: Any) -> dict[str, Any]:
 def test_what_trains_alone_says_why(given: dict[str, Any], why: str) -> None:
     with Session(1):
         members = replicas(lambda number: dict(given), 2)
-        before = [digests(replica) for replica in members]
-        if members[0].signature:
-            with pytest.raises(_TogetherError):
-                together(members, visits()[0])
-            assert [digests(replica) for replica in members] == before or "changes" in members[0].trains_alone
-        assert members[0].trains_alone.startswith(why)
+        check_refused(members, why)
         assert all(parameter.grad is None for replica in members for parameter in replica.module.parameters())
 
 
