@@ -193,6 +193,36 @@ def test_only_models_that_are_alike_train_together(tmp_path: Path) -> None:
     assert "trained together: " in shown.output
 
 
+def of_a_branch(params: dict[str, Any]) -> TorchEstimator:
+    made = estimator(params)
+    made.model = Branched()
+    return made
+
+
+class Branched(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(5, 2), nn.Linear(5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.one(x) + self.other(x).tanh()
+
+
+def test_models_with_tapes_begin_alone_and_train_together_once_it_pays_to_record_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = 6  # of a visit
+    monkeypatch.setattr(pack, "_in_turns", {})
+    monkeypatch.setattr(pack, "_BATCHES_FIRST", 2 * batches)
+    given = {"estimator_gen_fn": of_a_branch, "order_groups": 1}
+    run = search(tmp_path / "together", **given).fit(rows()).run
+    packs = [unit["t"] for unit in run.units() if unit["ph"] == "train"]
+    assert [len(trials) for trials in packs[:2]] == [1, 1]
+    assert set(packs[2]) == set(range(6)) - {*packs[0], *packs[1]}, "all others, which nobody has met yet"
+    assert max(len(trials) for trials in packs[3:]) > 4
+    assert contents(run) == contents(search(tmp_path / "alone", packing="serial", **given).fit(rows()).run)
+
+
 def test_asha_comes_to_the_same_in_packs_and_without(tmp_path: Path) -> None:
     asha = {"kind": ASHA, "num_models": 9, "num_epochs": 4, "search_space": {"lr": hp_log(1e-4, 1e-1)}}
     alone = search(tmp_path / "alone", packing="serial", **asha).fit(rows()).run

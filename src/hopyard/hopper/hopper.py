@@ -146,6 +146,7 @@ class Hopper:
         """Why trials train alone, as far as workers have said so in this session."""
         self._kinds: dict[int, str | None] = {}
         """By trials, as workers have said: a mark of those that it may train with; None: it trains alone."""
+        self._kind_of_new: str | None = "" if options.packs_first else None
         self._may_stay_resident = homes is None and options.checkpoint_every != "unit"
         self._saved_at: dict[int, float] = {}
         self._must_save: set[int] = set()
@@ -349,6 +350,11 @@ class Hopper:
             self._scheduler.set_kind(number, kind)
             if why and self._alone.get(number) != why:
                 self._alone[number] = news[number] = why
+        if self._kind_of_new is None and any(kind is not None for kind in outcome.kinds):
+            self._kind_of_new = ""
+            for trial in self._state.trials.values():
+                if trial.number not in self._kinds and self._scheduler.has(trial.number):
+                    self._scheduler.set_kind(trial.number, "")
         return news
 
     def _note_done(
@@ -433,7 +439,7 @@ class Hopper:
         target = self._decisions.targets.get(trial.number, trial.progress.trained)
         urgency = self._decisions.urgency(trial.number)
         position = trial.progress.position()
-        kind = self._kinds.get(trial.number, "")
+        kind = self._kinds.get(trial.number, self._kind_of_new)
         self._start(self._scheduler.add(trial.number, trial.group, position, target, urgency, kind=kind))
 
     def _start(self, starts: Sequence[Start]) -> None:

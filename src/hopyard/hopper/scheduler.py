@@ -166,7 +166,13 @@ class Scheduler:
 
     def set_kind(self, trial: int, kind: str | None) -> None:
         """Trials of one kind may make visits together from the next one on; None: this one makes its visits alone."""
-        self._entries[trial].kind = kind
+        entry = self._entries[trial]
+        is_ready = entry.status is TrialStatus.READY
+        if is_ready:
+            self._unqueue(entry)
+        entry.kind = kind
+        if is_ready:
+            self._queue(entry)
 
     def extend(self, trial: int, target: int, urgency: float = 0) -> list[Start]:
         """The trial may train up to ``target`` visits in all."""

@@ -65,6 +65,7 @@ class Options:
         control_seconds: time between looks for users' commands.
         max_restarts: how often a trial that fails goes on from its last durable state.
         most_together: trials that make a visit together, if workers say that they may.
+        packs_first: whether trials may do so from their first visits on; else from when a worker has said so of one.
         output: file, on the driver's machine, of what the driver says, which its session's record names; None: it says
             it to somebody.
         hop_seconds: cost of a trial going on where its state is not; see ``hopyard.hopper.scheduler``.
@@ -81,6 +82,7 @@ class Options:
     hop_seconds: float = 0.0
     output: str | None = None
     most_together: int = 1
+    packs_first: bool = True
 
 
 def unit_record(

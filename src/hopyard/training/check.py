@@ -39,6 +39,7 @@ class Check:
         asks_epochs: place where training asks for the number of epochs, see ``Replica``.
         weight_column: the column of row weights, or None.
         alone: why models like this one train alone; empty: they may train together.
+        may_pack: whether they may do so from their first visits on.
         base_weights: digest of the base, as this worker makes it; None: there is none.
         frozen: the tensors that training does not change, by digest.
     """
@@ -49,6 +50,7 @@ class Check:
     asks_epochs: str = ""
     weight_column: str | None = None
     alone: str = ""
+    may_pack: bool = True
     base_weights: str | None = None
     frozen: Mapping[str, FrozenTensor] = field(default_factory=dict)
 
@@ -100,6 +102,7 @@ def check_trial(
             trunk, asks_epochs = replica.trunk_weights, replica.asks_epochs()
             weight_column = replica.weight_column
             alone, base = "" if replica.signature else replica.trains_alone, replica.base_weights
+            may_pack = not alone and replica.may_pack()
             del replica
             # What was trained must not come back. Another trial: what is random differs.
             other = build_in_session(program, params, trial + 1, session)
@@ -110,5 +113,13 @@ def check_trial(
     weight = learned.get("loss", [0.0, 1.0])[1]
     advice = [hidden, "" if weight else _NOTHING_LEARNED, "" if other.trunk_weights == trunk else _OWN_TRUNKS]
     return Check(
-        None, measured, "\n".join(filter(None, advice)), asks_epochs, weight_column, alone, base, frozen
+        None,
+        measured,
+        "\n".join(filter(None, advice)),
+        asks_epochs,
+        weight_column,
+        alone,
+        may_pack,
+        base,
+        frozen,
     )

@@ -239,6 +239,15 @@ class Replica(ABC):
         """Reason why this replica trains alone, as far as is known; empty: there is none."""
         return f"models of {self.framework} train one at a time"
 
+    def may_pack(self, visit: Visit | None = None) -> bool:
+        """Whether replicas of this signature have trained in this process for so long that they are to make visits
+        together, which takes time to prepare.
+
+        Args:
+            visit: that this one has trained on alone, and that counts from now on.
+        """
+        return True
+
     @classmethod
     def train_together(
         cls, replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]

@@ -242,12 +242,13 @@ class _TrialUnit:
         self._phase = request.phase
         self._session.seed(self._program.seed, self._draws, request.epoch, request.partition, request.phase)
         done = self._train(resident, visit) if self.trains else self._validate(resident, visit)
-        if not request.together or resident.replica is None:
+        replica = resident.replica
+        if not request.together or replica is None:
             return done
-        alone = resident.replica.trains_alone
-        return replace(
-            done, kind=None if alone else digest_json(resident.replica.signature, "signature"), alone=alone
-        )
+        alone, kind = replica.trains_alone, None
+        if not alone and replica.may_pack(visit if self.trains and self.answer is None else None):
+            kind = digest_json(replica.signature, "signature")
+        return replace(done, kind=kind, alone=alone)
 
     def _caught(self, do: Callable[[], _Done | None]) -> _Done | None:
         """The answer of ``do``; a failure that is the trial's own becomes evidence."""

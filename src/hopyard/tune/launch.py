@@ -104,6 +104,7 @@ class Launch:
         self._asks_epochs = ""
         self._weight_column: str | None = None
         self._alone: str | None = None
+        self._packs_first = True
         """Why trials train one at a time; empty: alike ones train together; None: not known."""
         self._elsewhere: Found | None = None
         self._checked: Arrays = {}
@@ -279,6 +280,7 @@ class Launch:
         if told is None:
             return self._metric
         self._asks_epochs, self._weight_column = told.asks_epochs, told.weight_column
+        self._packs_first = told.may_pack
         is_off = arguments.packing in ("serial", "off")
         self._alone = f"packing is {arguments.packing!r}" if is_off else told.alone
         if arguments.packing == "fused" and told.alone:
@@ -542,7 +544,11 @@ class Launch:
             decisions=decisions,
             backend=arguments.backend,
             work=work,
-            options=replace(self._options, most_together=MOST_TOGETHER if self._alone == "" else 1),
+            options=replace(
+                self._options,
+                most_together=MOST_TOGETHER if self._alone == "" else 1,
+                packs_first=self._packs_first,
+            ),
             observers=[*observers_of(arguments, self._progress, state), *self._observers],
             homes=homes,
             announce=self._progress.say,

@@ -243,6 +243,10 @@ def test_nothing_is_measured_before_so_many_batches_were_computed_in_turns(
             expected, found = alone(ones, visit), together(others, visit)
             assert (found is None) == (number < 2)
             assert (found or alone(others, visit)) == expected
+            assert others[0].may_pack() == (number >= 2)
+            if found is None:
+                told = [replica.may_pack(visit) for replica in others]
+                assert told == [False, False, number == 1]
             assert (TorchReplica.validate_together(others, visit, list(range(len(others)))) is None) == (
                 number < 2
             )

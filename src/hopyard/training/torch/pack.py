@@ -386,7 +386,7 @@ def train_members(
     sizes = batch_sizes(rows, first.estimator.batch_size)
     shares, ends = groups_of(sizes, first.estimator.accumulate)
     shares = None if first.forward.loss_is_sum else shares
-    if is_taped(first) and not _is_worth_measuring(signature, len(members) * len(sizes)):
+    if is_taped(first) and not is_worth_measuring(signature):
         return False
     groups: list[tuple[Sequence[PackMember], _Lockstep | Unison]] = []
     begins = True
@@ -628,14 +628,13 @@ def width_of(signature: str) -> int | str | None:
     return _widths.get((signature, torch.get_num_threads()))
 
 
-def _is_worth_measuring(signature: str, batches: int) -> bool:
-    """Whether models with tapes have been trained in turns for so long that it pays to see what they gain together.
-    If not, these ``batches`` are trained in turns, too."""
+def is_worth_measuring(signature: str, batches: int = 0) -> bool:
+    """Whether models with tapes have been trained in turns for so long, now by ``batches`` more, that it pays to see
+    what they gain together."""
     key = (signature, torch.get_num_threads())
-    if key in _widths or _in_turns.get(key, 0) >= _BATCHES_FIRST:
-        return True
-    _in_turns[key] = _in_turns.get(key, 0) + batches
-    return False
+    if batches and key not in _widths:
+        _in_turns[key] = _in_turns.get(key, 0) + batches
+    return key in _widths or _in_turns.get(key, 0) >= _BATCHES_FIRST
 
 
 def _width(signature: str, members: Sequence[PackMember], batch: Batch) -> int | str:

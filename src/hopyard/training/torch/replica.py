@@ -34,6 +34,8 @@ from hopyard.training.torch.ownership import claim
 from hopyard.training.torch.pack import (
     Parts,
     gain_together,
+    is_taped,
+    is_worth_measuring,
     signature_of,
     train_together,
     validate_together,
@@ -198,6 +200,10 @@ class TorchReplica(Replica):
     def trains_alone(self) -> str:
         found = width_of(self.signature) if self.signature else None
         return found if isinstance(found, str) else self._packing[1]
+
+    def may_pack(self, visit: Visit | None = None) -> bool:
+        batches = 0 if visit is None else len(batch_sizes(len(visit.rows), self.batch_size))
+        return not is_taped(self.parts()) or is_worth_measuring(self.signature, batches)
 
     @classmethod
     def train_together(
