@@ -103,8 +103,8 @@ class Launch:
         self._fitted: FittedSteps | None = None
         self._asks_epochs = ""
         self._weight_column: str | None = None
-        self._alone: str | None = None
         self._packs_first = True
+        self._alone: str | None = None
         """Why trials train one at a time; empty: alike ones train together; None: not known."""
         self._elsewhere: Found | None = None
         self._checked: Arrays = {}

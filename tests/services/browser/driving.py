@@ -46,7 +46,7 @@ RandomSearch(
     LocalBackend(num_workers=1), LocalStore("store"), estimator,
     {"width": hp_choice([4, 8]), "lr": hp_loguniform(-3, -1)},
     num_models=int(sys.argv[1]), num_epochs=3, num_partitions=1, evaluation_metric="accuracy", run_id="steps",
-    progress=False,
+    packing="serial", progress=False,
 ).fit({"features": features, "label": (features.sum(axis=1) > 0).astype("int64")})
 """
 
