@@ -56,6 +56,7 @@ def build_in_session(
         program.num_epochs,
         params,
         run is not None and program.has_users_objects,
+        program.graph_streams,
     )
     with _advice(session):
         replica = estimator.replica(context)

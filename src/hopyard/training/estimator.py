@@ -78,6 +78,7 @@ class Context:
         num_epochs: epochs that schedulers are made for.
         params: the trial's point of the search space.
         trains_users_objects: what is trained, or trained through, may be the user's own objects.
+        graph_streams: as in the program.
     """
 
     feature_columns: tuple[str, ...]
@@ -87,6 +88,7 @@ class Context:
     num_epochs: int
     params: Mapping[str, Any] = field(default_factory=dict)
     trains_users_objects: bool = False
+    graph_streams: int = 0
 
 
 @dataclass
@@ -247,6 +249,11 @@ class Replica(ABC):
             visit: that this one has trained on alone, and that counts from now on.
         """
         return True
+
+    @property
+    def packs_alone(self) -> bool:
+        """Whether a single replica gains by ``train_together``, too."""
+        return False
 
     @classmethod
     def train_together(

@@ -50,6 +50,7 @@ class Program:
         policies: of the training data, in a program that a model was saved with, without its data.
         preprocessing: steps that rows go through before models see them, fitted on ``train``; or None.
         known_rows: rows of every training partition, in a program without its data; empty: nobody knows.
+        graph_streams: CUDA streams on which captured steps are replayed; 0: steps are not captured.
     """
 
     estimator_gen_fn: Callable[[dict[str, Any]], Any]
@@ -66,6 +67,7 @@ class Program:
     policies: Policies | None = None
     known_rows: tuple[int, ...] = ()
     preprocessing: FittedSteps | None = None
+    graph_streams: int = 0
 
     @cached_property
     def train_partitions(self) -> Sequence[Partitioned]:

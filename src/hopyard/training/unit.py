@@ -122,9 +122,9 @@ def _visit_together(units: Sequence[_TrialUnit], visit: Visit) -> None:
         if replica is not None and replica.signature and not replica.trains_alone:
             groups.setdefault((type(replica), replica.signature), []).append(unit)
     for (kind, _), members in groups.items():
-        if len(members) < 2:
-            continue
         replicas = [replica for unit in members if (replica := unit.ready()) is not None]
+        if len(members) < 2 and not replicas[0].packs_alone:
+            continue
         answers: Sequence[Any] | None
         try:
             seeds = [unit.seed for unit in members]

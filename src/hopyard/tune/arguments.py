@@ -32,7 +32,9 @@ MOST_PARTITIONS = 8
 LEAST_ROWS = 4_000
 """Rows of a partition where nobody says how many there are: batches do not span partitions, and a unit takes time of
 its own to begin."""
-_LATER_PACKING = ("graph", "streams", "grouped")
+GRAPH_STREAMS = {"graph": 1, "streams": 4}
+"""By the packing that captures steps in CUDA graphs, the streams on which these are replayed."""
+PACKINGS = ("auto", "fused", *GRAPH_STREAMS, "serial", "off")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -301,13 +303,14 @@ def find_metric(
 
 def _refuse_what_comes_later(fields: dict[str, Any]) -> None:
     packing = fields["packing"]
-    if packing in _LATER_PACKING:
+    if packing == "grouped":
         raise UsageError(
-            f"packing is {packing!r}, which is for GPUs and comes in a later version. Leave it out, or give 'auto', "
-            "'fused', 'serial' or 'off'."
+            f"packing is {packing!r}, which is for GPUs and comes in a later version. Leave it out, or give 'graph' or "
+            "'streams'."
         )
-    if packing not in ("auto", "fused", "serial", "off"):
-        raise UsageError(f"packing={packing!r}, but it must be 'auto', 'fused', 'serial' or 'off'.")
+    if packing not in PACKINGS:
+        given = ", ".join(map(repr, PACKINGS[:-1]))
+        raise UsageError(f"packing={packing!r}, but it must be {given} or {PACKINGS[-1]!r}.")
 
 
 def _check_kinds(fields: dict[str, Any]) -> None:

@@ -42,7 +42,14 @@ from hopyard.storage import Store
 from hopyard.storage.format import format_header
 from hopyard.training import Program, check_schedule, save_program
 from hopyard.training.not_finite import undefined_metrics
-from hopyard.tune.arguments import MOST_PARTITIONS, Arguments, default_partitions, find_metric, metric_of
+from hopyard.tune.arguments import (
+    GRAPH_STREAMS,
+    MOST_PARTITIONS,
+    Arguments,
+    default_partitions,
+    find_metric,
+    metric_of,
+)
 from hopyard.tune.asking import RESUMED_RUN, TAKEN_OVER_RUN, more_is_asked
 from hopyard.tune.checking import check_first_trials, check_travels, expected_packs
 from hopyard.tune.differences import what_differs
@@ -283,6 +290,12 @@ class Launch:
         self._packs_first = told.may_pack
         is_off = arguments.packing in ("serial", "off")
         self._alone = f"packing is {arguments.packing!r}" if is_off else told.alone
+        if arguments.packing in GRAPH_STREAMS and told.alone:
+            raise UsageError(
+                f"packing={arguments.packing!r} captures steps of trials in CUDA graphs, but these trials take none: "
+                f"{told.alone}. Steps of PyTorch models in fp32 or bf16 on NVIDIA GPUs, with losses and optimizers of "
+                "torch.nn and torch.optim, can be captured. Change that, or give packing='auto'."
+            )
         if arguments.packing == "fused" and told.alone:
             raise UsageError(
                 f"packing='fused' trains models together, but these train alone: {told.alone}. PyTorch models in "
@@ -347,6 +360,7 @@ class Launch:
             threads=arguments.backend.threads_per_worker,
             init_from=None if arguments.init_from is None else arguments.init_from.weights(),
             preprocessing=self._preprocessing(splits) if splits else None,
+            graph_streams=GRAPH_STREAMS.get(arguments.packing, 0),
         )
 
     def _preprocessing(self, splits: Splits) -> FittedSteps | None:

@@ -87,6 +87,7 @@ class KerasReplica(Replica):
         self._binding = self._make_binding(context)
         self._callbacks = Callbacks(estimator.callbacks, self._model, context.num_epochs)
         self._params = context.params
+        self._graph_streams = context.graph_streams
         self._steps_per_epoch = epoch_steps(context, estimator.batch_size, accumulate=1)
         self._num_epochs = context.num_epochs
         self._updated = 0  # epochs for which this model was updated
@@ -222,6 +223,7 @@ class KerasReplica(Replica):
                 f"Keras trains one model at a time on {keras.backend.backend()}",
             ),
             (type(self) is not KerasReplica, "only models of a KerasEstimator train together"),
+            (self._graph_streams > 0, "only steps of PyTorch models are captured in CUDA graphs"),
             (bool(given.callbacks), "it has callbacks"),
             (given.model_update_fn is not None, "a model_update_fn is given"),
             (given.transform is not None or given.val_transform is not None, "a transform is given"),

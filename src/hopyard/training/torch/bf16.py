@@ -10,8 +10,8 @@ import torch
 from hopyard.training import measuring
 from hopyard.training.estimator import Visit
 from hopyard.training.torch.forward import Forward
-from hopyard.training.torch.pack import trained_of
 from hopyard.training.torch.session import generators_kept
+from hopyard.training.torch.signatures import trained_of
 
 _MOST_SECONDS = 1.0
 _MOST_BATCHES = 6

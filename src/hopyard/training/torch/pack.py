@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import copy
 import math
-import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -27,13 +26,14 @@ from hopyard.training.estimator import Visit, _TogetherError, _TriedError, batch
 from hopyard.training.fallback import described, say_fallback
 from hopyard.training.measuring import LEAST_GAIN
 from hopyard.training.metric import MetricSet
-from hopyard.training.torch.base import Base
+from hopyard.training.torch.captured import Captured, recorder_for
 from hopyard.training.torch.forward import Forward
 from hopyard.training.torch.pack_losses import MemberLosses, PackLosses
-from hopyard.training.torch.session import Flags, generators_kept
+from hopyard.training.torch.session import generators_kept
+from hopyard.training.torch.signatures import Parts, is_taped, trained_of
 from hopyard.training.torch.stack import Stack, same_numbers
 from hopyard.training.torch.tape import _NotRecordedError
-from hopyard.training.torch.taped import TapedModel, Tapes, Unison, is_pure, keeps_something, structure_of
+from hopyard.training.torch.taped import TapedModel, Unison
 from hopyard.training.torch.training import Sums, TrainingPass, groups_of
 from hopyard.training.torch.validation import add_batch
 
@@ -64,144 +64,6 @@ _gains: dict[tuple[str, int], float] = {}
 """By signature and threads: how many times as long a batch takes members one by one as in stacks of that width."""
 
 
-# Signatures -----------------------------------------------------------------------------------
-
-
-class Parts(NamedTuple):
-    """Parts of a replica that a pack works on.
-
-    Attributes:
-        chain: layers of the head, or why there are none.
-        marks: gives marks of all that the model and functions of the user keep beside parameters and buffers.
-        tapes: what was recorded of it, where it is no chain.
-    """
-
-    estimator: Any
-    head: nn.Module
-    chain: Sequence[nn.Module] | str
-    forward: Forward
-    optimizer: torch.optim.Optimizer
-    scheduler: Any
-    device: torch.device
-    flags: Flags
-    trunk_weights: str | None
-    base: Base | None
-    marks: Callable[[], Any]
-    tapes: Tapes
-
-
-def signature_of(parts: Parts) -> tuple[str, str]:
-    """A text that is equal for replicas that may train together, or empty; and why this one trains alone."""
-    given, loss, binding = parts.estimator, parts.forward.loss, parts.forward.binding
-    refusals = [
-        (given.transform is not None or given.val_transform is not None, "a transform is given"),
-        (given.precision != "fp32", f"precision is {given.precision!r}"),
-        (parts.device.type != "cpu", f"it is on {parts.device}"),
-        (not _is_torchs(parts.optimizer), "its optimizer is none of torch.optim"),
-        (not _is_torchs(parts.scheduler), "its scheduler is none of torch.optim.lr_scheduler"),
-        (loss is not None and not _is_pure(loss.module), "its loss may keep something from batch to batch"),
-        (any(map(_has_hooks, parts.head.parameters())), "a parameter has hooks for its gradient"),
-        *(_refusals_of_taped(parts) if is_taped(parts) else ()),
-    ]
-    for refused, why in refusals:
-        if refused:
-            return "", why
-    if is_taped(parts):
-        structure: Any = structure_of(parts.head, parts.base)
-    else:
-        structure = [
-            (
-                repr(layer),
-                [
-                    (*parameter.shape, parameter.dtype, parameter.requires_grad)
-                    for parameter in layer.parameters()
-                ],
-            )
-            for layer in parts.chain
-            if isinstance(layer, nn.Module)
-        ]
-    columns = [binding.signature, binding.besides, parts.trunk_weights]
-    computed = [_loss_of(parts), _function_of(given.step), _function_of(given.validate_step)]
-    return repr([structure, computed, columns, given.batch_size, given.accumulate, parts.flags]), ""
-
-
-def is_taped(parts: Parts) -> bool:
-    """Whether models train together by tapes of what they compute; else by their layers, which are a chain."""
-    given = parts.estimator
-    named = isinstance(given.inputs, Mapping)
-    takes_one = (
-        list(given.inputs or ()) == ["input"] if named else len(parts.forward.binding.model_columns) == 1
-    )
-    return parts.base is not None or isinstance(parts.chain, str) or given.step is not None or not takes_one
-
-
-def _refusals_of_taped(parts: Parts) -> list[tuple[bool, str]]:
-    """Whether models with tapes cannot train together, and why."""
-    steps = [each for each in (parts.estimator.step, parts.estimator.validate_step) if each is not None]
-    nbytes = sum(parameter.nbytes for parameter in parts.head.parameters())
-    return [
-        (not all(map(is_pure, steps)), "its step may keep something from batch to batch"),
-        (not trained_of(parts), "it trains nothing"),
-        (parts.base is None and nbytes > measuring.MOST_PARAMETERS, measuring.too_large(nbytes)),
-    ]
-
-
-def trained_of(parts: Parts) -> list[nn.Parameter]:
-    """The parameters that a replica's optimizer trains."""
-    return [
-        parameter
-        for group in parts.optimizer.param_groups
-        for parameter in group["params"]
-        if parameter.requires_grad
-    ]
-
-
-def _loss_of(parts: Parts) -> Any:
-    """What is equal for replicas of one loss."""
-    loss = parts.forward.loss
-    if loss is None:
-        return None
-    weights = loss.module.state_dict() if isinstance(loss.module, nn.Module) else {}
-    values = {name: weight.tolist() for name, weight in weights.items()}
-    return [_described(loss.module), values, parts.estimator.class_weight]
-
-
-def _function_of(function: Any) -> Any:
-    """What is equal for one function, with the same options."""
-    if isinstance(function, partial):
-        return _function_of(function.func), function.args, sorted(function.keywords.items())
-    return None if function is None else (function.__module__, function.__qualname__)
-
-
-def _described(thing: Any) -> Any:
-    """Kind and options of a layer or loss; texts of PyTorch's leave some out. Of functions the name: each member calls
-    its own."""
-    if isinstance(thing, types.FunctionType):
-        return thing.__module__, thing.__qualname__
-    options = {
-        name: value
-        for name, value in vars(thing).items()
-        if isinstance(value, (bool, int, float, str, tuple)) and name != "training"
-    }
-    return repr(thing), sorted(options.items())
-
-
-def _has_hooks(parameter: nn.Parameter) -> bool:
-    own: Any = parameter
-    return bool(own._backward_hooks or own._post_accumulate_grad_hooks)
-
-
-def _is_torchs(thing: Any) -> bool:
-    return thing is None or type(thing).__module__.startswith("torch.optim.")
-
-
-def _is_pure(loss: Any) -> bool:
-    """Whether a loss can keep nothing from one call to the next."""
-    if isinstance(loss, nn.Module):
-        return type(loss).__module__ == "torch.nn.modules.loss"
-    return isinstance(loss, types.FunctionType) and not keeps_something(loss)
-
-
 # Members --------------------------------------------------------------------------------------
 
 
@@ -215,6 +77,7 @@ class PackMember:
     def __init__(self, parts: Parts, training: TrainingPass, seed: int) -> None:
         self.parts: Parts = parts
         self.training: TrainingPass = training
+        self.seed: int = seed
         self.generator: torch.Generator = torch.Generator().manual_seed(seed)
         self.error: Exception | None = None
         self._losses: list[torch.Tensor] = []
@@ -316,7 +179,7 @@ def gain_together(replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]) -
     ]
     signature = replicas[0].signature
     try:
-        for batch, _ in replicas[0].training_batches(visit):
+        for batch, _ in () if members[0].parts.streams else replicas[0].training_batches(visit):
             alone = _seconds_alone(signature, members[0], batch) if is_taped(members[0].parts) else 0.0
             if 2 * _STEPS_OF_PROBE * alone <= _MOST_PROBE_SECONDS:
                 with suppress(_TogetherError):  # of models that are no use any more
@@ -386,13 +249,15 @@ def train_members(
     sizes = batch_sizes(rows, first.estimator.batch_size)
     shares, ends = groups_of(sizes, first.estimator.accumulate)
     shares = None if first.forward.loss_is_sum else shares
-    if is_taped(first) and not is_worth_measuring(signature):
+    if not first.streams and is_taped(first) and not is_worth_measuring(signature):
         return False
-    groups: list[tuple[Sequence[PackMember], _Lockstep | Unison]] = []
+    groups: list[tuple[Sequence[PackMember], _Lockstep | Unison | Captured]] = []
     begins = True
     try:
         for number, (batch, size) in enumerate(batches):
-            if not groups:
+            if not groups and first.streams:
+                groups = [(members, _captured(members, len(sizes)))]
+            elif not groups:
                 width = _width(signature, members, batch)
                 if isinstance(width, str):
                     return False
@@ -439,12 +304,19 @@ def _failures_noted(signature: str) -> Iterator[None]:
 
 def _grouped(
     signature: str, members: Sequence[PackMember], width: int
-) -> list[tuple[Sequence[PackMember], _Lockstep | Unison]]:
+) -> list[tuple[Sequence[PackMember], _Lockstep | Unison | Captured]]:
     starts = range(0, len(members), width)
     groups = [members[start : start + width] for start in starts]
     if is_taped(members[0].parts):
         return [(some, _unison(signature, some)) for some in groups]
     return [(some, _Lockstep.of(signature, some)) for some in groups]
+
+
+def _captured(members: Sequence[PackMember], batches: int) -> Captured:
+    first = members[0].parts
+    recorder = recorder_for(first.device, first.streams)
+    own = [_taped(member.parts, member.generator) for member in members]
+    return Captured(own, [member.seed for member in members], recorder, batches)
 
 
 def _unison(signature: str, members: Sequence[PackMember]) -> Unison:
@@ -468,6 +340,8 @@ def measure_members(
 
     Returns: of each replica the exception that ended it, or None; None for all: they must be validated one by one.
     """
+    if members[0].streams:
+        return None
     if is_taped(members[0]):
         if width_of(signature) is None:  # what they gain in training is to be seen first
             return None

@@ -32,16 +32,14 @@ from hopyard.training.torch.loss import Loss
 from hopyard.training.torch.optim import build_optimizer, build_scheduler, options
 from hopyard.training.torch.ownership import claim
 from hopyard.training.torch.pack import (
-    Parts,
     gain_together,
-    is_taped,
     is_worth_measuring,
-    signature_of,
     train_together,
     validate_together,
     width_of,
 )
 from hopyard.training.torch.session import Flags, resolve_device
+from hopyard.training.torch.signatures import Parts, is_taped, signature_of
 from hopyard.training.torch.stack import chain_of
 from hopyard.training.torch.taped import Tapes
 from hopyard.training.torch.training import Sums, TrainingPass
@@ -80,6 +78,7 @@ class TorchReplica(Replica):
 
     def __init__(self, estimator: Any, context: Context) -> None:
         self._estimator = estimator
+        self._graph_streams = context.graph_streams
         self.batch_size: int = estimator.batch_size
         device = self._device = resolve_device(context.device)
         self._head, self._frozen_base = estimator.model_on(device)
@@ -186,6 +185,7 @@ class TorchReplica(Replica):
             self._frozen_base,
             self._marks,
             self._tapes,
+            self._graph_streams,
         )
 
     def _marks(self) -> dict[Name, Any]:
@@ -202,8 +202,14 @@ class TorchReplica(Replica):
         return found if isinstance(found, str) else self._packing[1]
 
     def may_pack(self, visit: Visit | None = None) -> bool:
+        if self._graph_streams or not is_taped(self.parts()):
+            return True
         batches = 0 if visit is None else len(batch_sizes(len(visit.rows), self.batch_size))
-        return not is_taped(self.parts()) or is_worth_measuring(self.signature, batches)
+        return is_worth_measuring(self.signature, batches)
+
+    @property
+    def packs_alone(self) -> bool:
+        return self._graph_streams > 0
 
     @classmethod
     def train_together(

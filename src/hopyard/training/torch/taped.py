@@ -332,7 +332,7 @@ class Unison:
         member = self._members[slot]
         try:
             with drawing_from(member.generator):
-                measured, gradients, _ = _trained(member, batch, share)
+                measured, gradients, _ = gradients_of(member, batch, share)
         except Exception as error:
             return error
         for place, gradient in enumerate(gradients):
@@ -399,7 +399,7 @@ class Unison:
         try:
             self._check(found, [each.found for each in alone])
             for own, each, state in zip(buffers, alone, drawn, strict=True):
-                if not _agree(own, each.buffers) or not torch.equal(state, each.drawn):
+                if not agree(own, each.buffers) or not torch.equal(state, each.drawn):
                     raise _NotRecordedError("buffers or random numbers would not be the same")
         except _NotRecordedError as error:
             self.failure = str(error)
@@ -445,13 +445,7 @@ class Unison:
             raise
 
     def _form(self, batch: Batch, share: float | None) -> _Form:
-        tensors = [
-            (name, tuple(value.shape), value.stride(), value.dtype)
-            if isinstance(value, torch.Tensor)
-            else (name,)
-            for name, value in sorted(batch.items())
-        ]
-        return (*tensors, self._trains, share is not None, torch.get_num_threads())
+        return (*form_of_batch(batch), self._trains, share is not None, torch.get_num_threads())
 
     def _inputs(self, batch: Batch, share: float | None) -> PlanInputs:
         shared = {**self._base, **_named(batch, _shared(share))}
@@ -530,18 +524,18 @@ class Unison:
     def _check(self, found: Any, alone: Sequence[Any]) -> None:
         """Compare what a plan gave with what members gave, each alone."""
         for slot, own in enumerate(alone):
-            if not _agree(_of(found[0], slot), own[0]):
+            if not agree(_of(found[0], slot), own[0]):
                 raise _NotRecordedError(
                     "the loss would not have the same bits"
                     if self._trains
                     else "validation would not have the same bits"
                 )
             if not self._trains:
-                if not _agree(_of(found[1], slot), own[1]):
+                if not agree(_of(found[1], slot), own[1]):
                     raise _NotRecordedError("the outputs would not have the same bits")
                 continue
             for place, (gradient, single) in enumerate(zip(_of(found[1], slot), own[1], strict=True)):
-                if not _agree(gradient, single):
+                if not agree(gradient, single):
                     named = self._members[0].head.named_parameters()
                     trained = self._members[0].trained[place]
                     name = next(name for name, each in named if each is trained)
@@ -551,7 +545,9 @@ class Unison:
         """What a member comes to alone; it is left as it was."""
         generator = copied(member.generator)
         with buffers_kept([member]), drawing_from(generator):
-            found = _trained(member, batch, share, check=False) if self._trains else _validated(member, batch)
+            found = (
+                gradients_of(member, batch, share, check=False) if self._trains else _validated(member, batch)
+            )
             buffers = {name: buffer.clone() for name, buffer in member.head.named_buffers()}
         return _Alone(found[:2], buffers, generator.get_state())
 
@@ -566,7 +562,9 @@ class Unison:
 
         def compute() -> Any:
             found = (
-                _trained(member, batch, shared, check=False) if self._trains else _validated(member, batch)
+                gradients_of(member, batch, shared, check=False)
+                if self._trains
+                else _validated(member, batch)
             )
             returned.append(found)
             return found[:2]
@@ -595,7 +593,7 @@ class Unison:
             raise _NotRecordedError(f"it {heard[0]}")
         if surroundings() != before:
             raise _NotRecordedError("it draws random numbers that are not PyTorch's")
-        outputs = mapped(returned[0][2], _stand_in)
+        outputs = mapped(returned[0][2], stand_in)
         return _Recorded(tape, tape.digest(), tape.reads(), now, outputs)
 
     def _check_rows(self, member: TapedModel, batch: Batch, share: float | None, recorded: _Recorded) -> None:
@@ -611,7 +609,17 @@ class Unison:
 # One member -----------------------------------------------------------------------------------
 
 
-def _trained(
+def form_of_batch(batch: Batch) -> _Form:
+    """Shapes, strides and dtypes of a batch, by name."""
+    return tuple(
+        (name, tuple(value.shape), value.stride(), value.dtype)
+        if isinstance(value, torch.Tensor)
+        else (name,)
+        for name, value in sorted(batch.items())
+    )
+
+
+def gradients_of(
     member: TapedModel, batch: Batch, share: torch.Tensor | float | None, check: bool = True
 ) -> tuple[Measured, Sequence[torch.Tensor | None], Any]:
     """What a member measures of a batch, its gradients, and its outputs if the loss is not the step's."""
@@ -651,7 +659,7 @@ def _validated(member: TapedModel, batch: Batch) -> tuple[Any, Any, Any]:
     return None, outputs, None
 
 
-def _stand_in(value: Any) -> Any:
+def stand_in(value: Any) -> Any:
     """A tensor of the same shape, of zeros that take no memory."""
     return value.new_zeros(()).expand(value.shape) if isinstance(value, torch.Tensor) else value
 
@@ -687,11 +695,12 @@ def _of(value: Any, slot: int) -> Any:
     return mapped(value, own)
 
 
-def _agree(found: Any, own: Any) -> bool:
+def agree(found: Any, own: Any) -> bool:
+    """Whether both are the same, with tensors of the same bits, as ``same_numbers`` has it."""
     if isinstance(own, torch.Tensor):
         return isinstance(found, torch.Tensor) and found.dtype == own.dtype and same_numbers(found, own)
     if isinstance(own, dict):
-        return found.keys() == own.keys() and all(_agree(found[name], own[name]) for name in own)
+        return found.keys() == own.keys() and all(agree(found[name], own[name]) for name in own)
     if isinstance(own, (tuple, list)):
-        return len(found) == len(own) and all(map(_agree, found, own))
+        return len(found) == len(own) and all(map(agree, found, own))
     return bool(found == own)
