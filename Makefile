@@ -11,7 +11,8 @@ SEED ?= 0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo java browser pages weights test test-all test-exhaustive coverage check bench dashboard constraints notebooks clean
+.PHONY: help demo java browser pages weights test test-all test-exhaustive test-gpu coverage check bench bench-gpu
+.PHONY: dashboard constraints notebooks clean
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
@@ -24,10 +25,12 @@ help:
 	@echo "make test-all       all tests; large enumerations are sampled (SEED=N)"
 	@echo "make test-exhaustive  all tests, every case of enumerations, 1000 examples of each law: hours"
 	@echo "make weights        pretrained weights for the tests and examples that use them, into build/weights"
+	@echo "make test-gpu       the tests that need an NVIDIA GPU, with the PyTorch that is there"
 	@echo "make coverage       make test, and which lines of the package it ran, also in processes that tests start"
 	@echo "make check          lint, format, types, layers, documented commands and names, exact versions"
 	@echo "make dashboard      build the pages of the dashboard, with Node.js 20 or newer"
 	@echo "make bench          run every benchmark; results go to build/bench.jsonl too"
+	@echo "make bench-gpu      the benchmarks that need an NVIDIA GPU; results go to benchmarks/results"
 	@echo "make constraints    resolve the newest versions of everything into constraints.txt"
 	@echo "make notebooks      run the notebooks of examples/ anew, with their outputs"
 	@echo "make clean          remove .venv, caches and build/"
@@ -62,6 +65,22 @@ test-all: java browser pages .venv/.dev
 
 test-exhaustive: java browser pages .venv/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --timeout 0 $(ARGS)
+
+# Both need a PyTorch with CUDA, which is not the one that .venv gets: PYTHON is a Python that has it, with what else the
+# package needs.
+GPU_FILES := tests/training/torch/test_captured.py tests/data/test_torch_loader.py tests/stockroom/models/test_shelf.py
+HAS_GPU := $(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("PyTorch sees no GPU; see nvidia-smi.")'
+test-gpu:
+	$(HAS_GPU)
+	PYTHONPATH=src $(PYTHON) -m pytest -n 0 -m gpu $(GPU_FILES) $(ARGS)
+
+bench-gpu:
+	$(HAS_GPU)
+	mkdir -p benchmarks/results
+	machine=$$($(PYTHON) -c 'import torch; print(torch.cuda.get_device_name().replace(" ", "-"))'); \
+	for benchmark in benchmarks/gpu/*.py; do \
+	  PYTHONPATH=src $(PYTHON) "$$benchmark" | tee -a "benchmarks/results/$$machine.jsonl"; \
+	done
 
 coverage: java browser pages .venv/.dev
 	rm -rf build/coverage

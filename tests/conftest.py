@@ -128,7 +128,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         }
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]
+    on_gpus = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpus and not _has_gpu():
+        for item in on_gpus:
+            item.add_marker(pytest.mark.skip(reason="a GPU is hardware that no installation brings"))
     items[:] = arranging.arranged(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def _has_gpu() -> bool:
+    import torch  # which modules with such tests have imported
+
+    return torch.cuda.is_available()
 
 
 @pytest.hookimpl(wrapper=True)

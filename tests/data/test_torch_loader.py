@@ -245,12 +245,7 @@ def test_tensors_in_any_structure_are_moved():
     assert moved["b"][1] == "text"
 
 
-on_a_gpu = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="a GPU is hardware that no installation brings"
-)
-
-
-@on_a_gpu
+@pytest.mark.gpu
 def test_on_a_gpu_batches_are_copied_ahead_and_states_count_what_was_given(dataset):
     expected = list(dataset.loader(4, shuffle=True))
     loader = dataset.loader(4, shuffle=True, output="torch", device="cuda")
@@ -264,7 +259,7 @@ def test_on_a_gpu_batches_are_copied_ahead_and_states_count_what_was_given(datas
         assert batch["list"].values.device.type == "cuda"
 
 
-@on_a_gpu
+@pytest.mark.gpu
 def test_on_a_gpu_batches_can_be_pinned(dataset):
     copies = []
     for batch in dataset.loader(4, output="torch", pin_memory=True):

@@ -143,8 +143,8 @@ class Search(ABC):
             virtual time. False: results are taken as they come.
         packing: ``"auto"``: trials whose models are alike train together where that takes less time, to the same bits;
             ``"fused"``: the same, and an error if models cannot be trained so; ``"graph"`` or ``"streams"``: on NVIDIA
-            GPUs, steps are captured in CUDA graphs, which run one after another, or four beside each other; ``"serial"``
-            or ``"off"``: never.
+            GPUs, steps are captured in CUDA graphs, which run one after another, or four beside each other;
+            ``"serial"`` or ``"off"``: never.
         keep, keep_n: which trials' weights are kept: ``"completed"``, ``"best"`` (of ``keep_n``), ``"all"``.
         checkpoint_every: ``"unit"``, ``"epoch"`` or seconds.
         time_budget: seconds after which no new unit is started.

@@ -139,7 +139,7 @@ def test_strides_order_and_gradients_do_not_matter(shelf: ModelShelf) -> None:
     assert torch.equal(loaded["negative"], torch.full((3, 4), -1.0))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA")
+@pytest.mark.gpu
 def test_a_tensor_of_a_gpu_comes_back_on_the_cpu(shelf: ModelShelf) -> None:
     shelf["m"] = {"t": torch.arange(3.0, device="cuda")}
     assert same(shelf["m"], {"t": torch.arange(3.0)})

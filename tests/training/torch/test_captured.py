@@ -1,21 +1,20 @@
 """Steps that are captured and replayed come to the bits of steps that are not.
 
-On machines without a GPU a recorder that computes anew, into the same tensors, stands for CUDA graphs: all but the calls
-of CUDA is run. Cases marked ``gpu`` run these.
+On machines without a GPU a recorder that computes anew, into the same tensors, stands for CUDA graphs: all but the
+calls of CUDA is run. Cases marked ``gpu`` run these.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.training.torch import test_pack as chains
 from tests.training.torch.test_pack import ROWS, WIDTH, alone, digests, together, visits
 from tests.training.torch.test_taped import BASE, adapted
 from torch import nn
@@ -62,19 +61,20 @@ class Again:
 
         def replay() -> None:
             self.replays += 1
-            tensors: list[Any] = []
-            mapped(compute()[0], tensors.append)
-            mapped(first[0], lambda own: own.copy_(tensors.pop(0)) if tensors[0] is not None else tensors.pop(0))
+            found: list[Any] = []
+            mapped(compute()[0], found.append)
+            mapped(first[0], lambda own: own.copy_(found.pop(0)) if torch.is_tensor(own) else found.pop(0))
 
         return first, replay
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:
+def recorder(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Again:
+    """Of steps on a CPU; on a GPU CUDA graphs are used."""
     monkeypatch.setattr(pack, "_widths", {})
     monkeypatch.setattr(captured, "_FEWEST_BATCHES", 0)
     made = Again()
-    if dict(getattr(request.node, "callspec", None).params if hasattr(request.node, "callspec") else {}).get("device") != "cuda":  # fmt: skip
+    if request.node.get_closest_marker("gpu") is None:
         monkeypatch.setattr(signatures, "why_not_on", lambda device: "")
         monkeypatch.setattr(pack, "recorder_for", lambda device, streams: made)
     return made
@@ -91,7 +91,7 @@ def replicas(make: Make, count: int, device: str, streams: int) -> list[TorchRep
             "loss": nn.CrossEntropyLoss(),
             "optimizer": torch.optim.Adam,
             "optimizer_params": {"lr": 0.01 * (1 + number)},
-            "batch_size": 16,
+            "batch_size": 4,
         }
         estimator = TorchEstimator(**(given | make(number)))
         context = Context(("x",), ("class",), device, (ROWS,), 3, graph_streams=streams)
@@ -104,7 +104,8 @@ def replicas(make: Make, count: int, device: str, streams: int) -> list[TorchRep
 def check_same(make: Make, device: str, count: int = 3, streams: int = 4) -> None:
     with Session(1):
         ones, others = replicas(make, count, device, 0), replicas(make, count, device, streams)
-        assert len({replica.signature for replica in others}) == 1 and others[0].signature, others[0].trains_alone
+        assert others[0].signature, others[0].trains_alone
+        assert len({replica.signature for replica in others}) == 1
         for visit in visits():
             found = together(others, visit)
             assert found == alone(ones, visit)
@@ -149,10 +150,6 @@ CASES: dict[str, Make] = {
     "branch": lambda number: {"model": Branch()},
     "recurrent": lambda number: {"model": Recurrent()},
     "convolution": lambda number: {
-        "model": nn.Sequential(nn.Unflatten(1, (1, WIDTH)), nn.Conv1d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
-    }
-    if False
-    else {
         "model": nn.Sequential(
             nn.Unflatten(1, (1, WIDTH)), nn.Conv1d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * (WIDTH - 2), 3)
         )
@@ -164,11 +161,13 @@ CASES: dict[str, Make] = {
     "clipped": lambda number: {"model": chain(), "gradient_clip": 0.1, "accumulate": 2},
     "scheduled": lambda number: {
         "model": chain(),
-        "scheduler": functools.partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.7),
+        "scheduler": lambda optimizer, steps, epochs: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7),
         "scheduler_interval": "step",
     },
     "class weights": lambda number: {"model": Branch(), "class_weight": {0: 1.0, 1: 2.0, 2: 0.5}},
-    "momentum": lambda number: {"model": chain(), "optimizer": torch.optim.SGD, "optimizer_params": {"lr": 0.1, "momentum": 0.9}},
+    "momentum": lambda number: {
+        "model": chain(), "optimizer": torch.optim.SGD, "optimizer_params": {"lr": 0.1, "momentum": 0.9}
+    },
     "bf16": lambda number: {"model": Branch(), "precision": "bf16"},
 }  # fmt: skip
 
@@ -177,7 +176,7 @@ CASES: dict[str, Make] = {
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_members_learn_what_they_learn_alone(case: str, device: str, recorder: Again) -> None:
     check_same(CASES[case], device)
-    assert device == "cuda" or recorder.replays > 3 * 2
+    assert device == "cuda" or recorder.replays > 3 * 2 * 2
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -257,7 +256,7 @@ def check_refused(make: Make, why: str, device: str) -> None:
     with Session(1):
         members = replicas(make, 2, device, 4)
         assert members[0].signature
-        with pytest.raises(_TriedError, match=why):
+        with pytest.raises(_TriedError, match=re.escape(why)):
             together(members, visits()[0])
         assert members[0].trains_alone.startswith(why)
 
@@ -269,7 +268,7 @@ def test_what_is_not_captured_says_why(case: str, device: str, recorder: Again) 
 
 
 @pytest.mark.gpu
-def test_models_that_look_at_outputs_are_not_captured(recorder: Again, device: str = "cuda") -> None:
+def test_models_that_look_at_outputs_are_not_captured(recorder: Again) -> None:
     check_refused(lambda number: {"model": Deciding(WIDTH, 3)}, "a step of it cannot be captured", "cuda")
 
 
@@ -278,13 +277,14 @@ def test_models_that_look_at_outputs_are_not_captured(recorder: Again, device: s
     [
         ({"precision": "fp16"}, "precision is 'fp16'"),
         ({"transform": dict}, "a transform is given"),
-        ({"optimizer": chains.Backwards if hasattr(chains, "Backwards") else None}, ""),
-    ][:2],
+        ({"loss": None, "step": lambda model, batch: by_step(model, batch)}, ""),
+    ],
 )
 def test_what_cannot_be_captured_says_why(changes: dict[str, Any], why: str, recorder: Again) -> None:
     with Session(1):
         (replica,) = replicas(lambda number: {"model": chain(), **changes}, 1, "cpu", 1)
-        assert (replica.signature, replica.trains_alone) == ("", why)
+        assert replica.trains_alone == why
+        assert bool(replica.signature) == (not why)
 
 
 def test_on_a_cpu_nothing_is_captured() -> None:
@@ -293,7 +293,9 @@ def test_on_a_cpu_nothing_is_captured() -> None:
         assert replica.trains_alone == "it is on cpu, and CUDA graphs are for NVIDIA GPUs"
 
 
-def test_a_step_that_comes_to_other_bits_is_not_taken(recorder: Again, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_comes_to_other_bits_is_not_taken(
+    recorder: Again, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = recorder.record
 
     def wrong(slot: int, compute: Callable[[], Any]) -> Any:
@@ -314,8 +316,8 @@ def test_a_failed_capture_is_told(recorder: Again, monkeypatch: pytest.MonkeyPat
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
     monkeypatch.setattr(recorder, "record", fails)
-    why = "a step of it cannot be captured (RuntimeError: CUDA error: operation not permitted"
-    check_refused(CASES["chain"], why.replace("(", "\\(") if False else "a step of it cannot be captured", "cpu")
+    why = "a step of it cannot be captured (RuntimeError: CUDA error: operation not permitted when stream is capturing)"
+    check_refused(CASES["chain"], why, "cpu")
 
 
 def test_short_visits_are_not_captured(recorder: Again, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +341,8 @@ def search(store: Path, packing: str) -> GridSearch:
     return GridSearch(
         backend=InlineBackend(), store=LocalStore(store), estimator_gen_fn=made, packing=packing, num_epochs=2,
         search_space={"branch": hp_choice([True, False]), "lr": hp_choice([0.01, 0.02, 0.03])}, num_partitions=2,
-        validation=0.25, evaluation_metric="loss", progress=False, label_columns=["class"], order_groups=1,
+        validation=0.25, evaluation_metric="loss", progress=False, feature_columns=["x"], label_columns=["class"],
+        order_groups=1,
     )  # fmt: skip
 
 
@@ -370,7 +373,7 @@ def test_captured_steps_are_refused_without_a_gpu(tmp_path: Path) -> None:
         search(tmp_path, "streams").fit(rows())
     assert str(raised.value) == (
         "packing='streams' captures steps of trials in CUDA graphs, but these trials take none: it is on cpu, and CUDA "
-        "graphs are for NVIDIA GPUs. Steps of PyTorch models in fp32 or bf16 on NVIDIA GPUs, with losses and optimizers "
-        "of torch.nn and torch.optim, can be captured. Change that, or give packing='auto'."
+        "graphs are for NVIDIA GPUs. Steps of PyTorch models in fp32 or bf16 on NVIDIA GPUs, with losses and "
+        "optimizers of torch.nn and torch.optim, can be captured. Change that, or give packing='auto'."
     )
     assert not list((tmp_path / "runs").glob("*"))

@@ -114,7 +114,9 @@ def over_base_taking(
     def seconds(unison: Any, *given: Any) -> float:
         return together * alone * len(unison._members)
 
-    monkeypatch.setattr(taped, "gradients_of", clock.taking("alone", lambda *given: alone, taped.gradients_of))
+    monkeypatch.setattr(
+        taped, "gradients_of", clock.taking("alone", lambda *given: alone, taped.gradients_of)
+    )
     monkeypatch.setattr(taped.Unison, "_ran", clock.taking("together", seconds, run))
     return over_base.replicas(lambda number: {}, 8)
 
