@@ -222,10 +222,11 @@ class Replacing(nn.Linear):
 class Sparse(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.last = nn.Embedding(9, 4, sparse=True), nn.Linear(4, 3)
+        self.words, self.last = nn.Embedding(9, 4), nn.Linear(4, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.as_tensor(self.last(self.words(x.abs().long().clamp(0, 8)).sum(1)))
+        words = functional.embedding(x.abs().long().clamp(0, 8), self.words.weight, sparse=True)
+        return torch.as_tensor(self.last(words.sum(1)))
 
 
 class Deciding(nn.Linear):

@@ -40,7 +40,7 @@ from tests.training.torch.test_taped import check_refused
 from tests.tune.conftest import contents
 from torch import nn
 from torch.nn import functional
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, rnn
 
 from hopyard.backend import InlineBackend
 from hopyard.storage import LocalStore
@@ -140,6 +140,44 @@ class Parameters(nn.Module):
         return torch.as_tensor(self.head(x * self.p[0] + self.p[1]))
 
 
+class Memories(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.LSTM(1, 4, 2, batch_first=True, dropout=0.2, bidirectional=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.head(self.cells(x[..., None])[0].mean(1)))
+
+
+class Sparse(nn.Module):
+    def __init__(self, option: bool = False) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(9, 4, sparse=option), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        words = functional.embedding(x.abs().long().clamp(0, 8), self.words.weight, sparse=True)
+        return torch.as_tensor(self.head(words.sum(1)))
+
+
+class Packed(Memories):
+    """Rows of sequences as long as each has positive numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        lengths = (x > 0).sum(1).clamp(min=1)
+        packed = rnn.pack_padded_sequence(x[..., None], lengths, batch_first=True, enforce_sorted=False)
+        hidden, _ = rnn.pad_packed_sequence(self.cells(packed)[0], batch_first=True)
+        return torch.as_tensor(self.head(hidden.sum(1)))
+
+
+class Split(Tied):
+    """Rows in two parts, whose sizes depend on them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = torch.tensor_split(x, (x[:, 0] > 0).sum()[None])
+        return torch.cat([super().forward(first), -super().forward(second)])
+
+
 def hooked() -> nn.Module:
     model = Tied()
     model.twice.register_forward_hook(lambda module, inputs, output: output * 2)
@@ -164,6 +202,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "attention": Attentive,
     "transformer": Nested,
     "gru": Recurrent,
+    "lstm": Memories,
     "autograd function": lambda: Doubles(WIDTH, 3),
     "tied": Tied,
     "frozen": Frozen,
@@ -332,6 +371,10 @@ def keeping() -> Any:
         ({"model": Noise}, "it calls aten.rand.default, which draws from PyTorch's generator alone"),
         ({"model": Scales}, "it reads a tensor by numpy(), past PyTorch's operations"),
         ({"model": Lists}, "it reads a tensor by tolist(), past PyTorch's operations"),
+        ({"model": Sparse, "optimizer": torch.optim.SGD}, "it has sparse gradients"),
+        ({"model": lambda: Sparse(True), "optimizer": torch.optim.SGD}, "it has sparse gradients"),
+        ({"model": Packed}, "it packs sequences, whose lengths no tape can tell from constants"),
+        ({"model": Split}, "it reads a tensor by tensor_split(), past PyTorch's operations"),
         ({"model": Prints}, "it prints"),
         ({"model": Logs}, "it logs"),
         ({"step": counting, "loss": None}, "it changes step.SEEN"),

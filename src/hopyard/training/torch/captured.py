@@ -32,7 +32,7 @@ _FEWEST_BATCHES = 20
 # GPUs -----------------------------------------------------------------------------------------
 
 
-class Recorder(Protocol):
+class StepRecorder(Protocol):
     """Records computations on a device, and does them again on its streams."""
 
     def on(self, slot: int) -> AbstractContextManager[None]:
@@ -55,7 +55,7 @@ class Recorder(Protocol):
 
 
 class CudaGraphs:
-    """Captures in CUDA graphs; see :class:`Recorder`. Graphs of one stream share memory, as none runs beside another.
+    """Captures in CUDA graphs; see :class:`StepRecorder`. Graphs of one stream share memory, as none runs beside another.
 
     Args:
         streams: how many.
@@ -104,7 +104,7 @@ class CudaGraphs:
         return found, graph.replay
 
 
-def recorder_for(device: torch.device, streams: int) -> Recorder:
+def recorder_for(device: torch.device, streams: int) -> StepRecorder:
     """What captures steps on a device."""
     return CudaGraphs(device, streams)
 
@@ -155,7 +155,7 @@ class Captured:
     failure: str = ""
 
     def __init__(
-        self, members: Sequence[TapedModel], seeds: Sequence[int], recorder: Recorder, batches: int
+        self, members: Sequence[TapedModel], seeds: Sequence[int], recorder: StepRecorder, batches: int
     ) -> None:
         self._members, self._recorder = members, recorder
         self._generators = [recorder.generator(seed) for seed in seeds]
@@ -212,8 +212,8 @@ class Captured:
         try:
             with drawing_from(member.generator), self._recorder.drawing_from(self._generators[slot]):
                 measured, has, _ = self._computed(slot, batch, share, add)
-        except _TriedError:
-            raise
+        except _NotRecordedError as error:
+            raise _TriedError(str(error)) from error
         except torch.OutOfMemoryError as error:
             raise _TriedError("they do not fit into the memory of the GPU together") from error
         except Exception as error:
@@ -236,8 +236,6 @@ class Captured:
             ):
                 if gradient is None:
                     continue
-                if gradient.is_sparse:
-                    raise _TriedError("it has sparse gradients")
                 if add and parameter.grad is not None:
                     own.add_(gradient)
                 else:
@@ -307,8 +305,6 @@ class Captured:
                 (measured, has, outputs), replay = self._recorder.record(
                     slot, lambda: self._computed(slot, batch, share, add, check=False)
                 )
-        except _TriedError:
-            raise
         except Exception as error:
             raise _TriedError(f"a step of it cannot be captured ({described(error)})") from error
         constants = [name for name, value in measured[2].items() if not isinstance(value, torch.Tensor)]

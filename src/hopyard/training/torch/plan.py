@@ -443,7 +443,8 @@ class _Builder:
 
     def _results(self, operation: Recorded, arguments: Any, keywords: Any) -> list[Any]:
         """JointCall the operation, and take its results apart; None for those that are not new."""
-        found = self._emit(operation.function, *arguments, **keywords)
+        function = _ONLY_WITH_GRADIENTS.get(operation.function, operation.function)
+        found = self._emit(function, *arguments, **keywords)
         if not isinstance(found.value, (list, tuple)):
             return [found]
         return [
@@ -463,7 +464,8 @@ class _Builder:
     def _add_differing(
         self, place: int, operation: Recorded, arguments: Any, keywords: Any, refs: Sequence[Ref]
     ) -> None:
-        if not operation.written and not _is_random(operation):
+        is_apart = operation.written or _is_random(operation) or operation.function in _ONLY_WITH_GRADIENTS
+        if not is_apart:
             found = self._at_once(place, operation, arguments, keywords, refs)
             if found is not None:
                 self._keep(operation, found)
@@ -642,6 +644,15 @@ def _slots(count: int, shape: Sequence[int], strides: Sequence[int], dtype: torc
     """Empty memory with a slot (*shape) for each member."""
     span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     return torch.empty_strided((count, *shape), (span, *strides), dtype=dtype)
+
+
+@torch.enable_grad()
+def _layer_of_lstm(*given: Any) -> Any:
+    """An LSTM's layer, with what its gradients need; without, where gradients are off, whatever ``given`` says."""
+    return _ATEN.mkldnn_rnn_layer.default(*given)
+
+
+_ONLY_WITH_GRADIENTS = {_ATEN.mkldnn_rnn_layer.default: _layer_of_lstm}
 
 
 def _item(values: Sequence[Any], place: int) -> Any:

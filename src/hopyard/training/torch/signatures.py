@@ -55,6 +55,10 @@ def signature_of(parts: Parts) -> tuple[str, str]:
         (not _is_torchs(parts.scheduler), "its scheduler is none of torch.optim.lr_scheduler"),
         (loss is not None and not _is_pure(loss.module), "its loss may keep something from batch to batch"),
         (any(map(_has_hooks, parts.head.parameters())), "a parameter has hooks for its gradient"),
+        (
+            any(getattr(part, "sparse", False) is True for part in parts.head.modules()),
+            "it has sparse gradients",
+        ),
         *(_refusals_of_taped(parts) if parts.streams or is_taped(parts) else ()),
     ]
     if parts.streams and (why := why_not_on(parts.device)):

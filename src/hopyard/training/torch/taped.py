@@ -638,6 +638,8 @@ def gradients_of(
         else:
             total = result.loss * result.weight
         gradients = torch.autograd.grad(total, list(member.trained), allow_unused=True)
+        if any(gradient is not None and gradient.is_sparse for gradient in gradients):
+            raise _NotRecordedError("it has sparse gradients")
     values = {
         name: value.detach() if isinstance(value, torch.Tensor) else value
         for name, value in result.values.items()
