@@ -371,7 +371,7 @@ def keeping() -> Any:
         ({"model": Noise}, "it calls aten.rand.default, which draws from PyTorch's generator alone"),
         ({"model": Scales}, "it reads a tensor by numpy(), past PyTorch's operations"),
         ({"model": Lists}, "it reads a tensor by tolist(), past PyTorch's operations"),
-        ({"model": Sparse, "optimizer": torch.optim.SGD}, "it has sparse gradients"),
+        ({"model": Sparse, "optimizer": torch.optim.SGD}, "it has a tensor of another kind (Tensor, torch.sparse_coo)"),
         ({"model": lambda: Sparse(True), "optimizer": torch.optim.SGD}, "it has sparse gradients"),
         ({"model": Packed}, "it packs sequences, whose lengths no tape can tell from constants"),
         ({"model": Split}, "it reads a tensor by tensor_split(), past PyTorch's operations"),

@@ -55,7 +55,7 @@ class StepRecorder(Protocol):
 
 
 class CudaGraphs:
-    """Captures in CUDA graphs; see :class:`StepRecorder`. Graphs of one stream share memory, as none runs beside another.
+    """Captures in CUDA graphs; :class:`StepRecorder` has what it does. Those of one stream share memory.
 
     Args:
         streams: how many.
