@@ -199,6 +199,10 @@ def of_a_branch(params: dict[str, Any]) -> TorchEstimator:
     return made
 
 
+def branched_by_rate(params: dict[str, Any]) -> TorchEstimator:
+    return of_a_branch(params) if params["lr"] > RATES[1] else estimator(params)
+
+
 class Branched(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -348,6 +352,21 @@ def test_a_check_gains_what_a_run_measures_and_foresees_its_packs(
     assert not pack._gains, "it was measured on a worker"
     here = search(tmp_path, backend=InlineBackend()).check(rows())
     assert [each.gain for each in here.packs] == list(pack._gains.values()) * 2
+
+
+def test_a_check_says_that_models_with_tapes_begin_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack, "_in_turns", {})
+    monkeypatch.setattr(pack, "_BATCHES_FIRST", 1000)
+    plan = search(tmp_path / "all", estimator_gen_fn=of_a_branch).check(rows())
+    said = "; each begins by itself, until a worker has trained such models for some hundred batches"
+    assert re.sub(r"\d+\.\d", "#", str(plan)) == TOGETHER + "# times as fast as one by one" + said
+    assert plan.begin_alone == [0, 1, 2, 3, 4, 5]
+    monkeypatch.setattr(pack, "_widths", {})  # the check has measured them
+    some = search(tmp_path / "some", estimator_gen_fn=branched_by_rate, order_groups=1).check(rows())
+    assert some.begin_alone == [2, 3, 4, 5]
+    assert "; 4 of them begin by themselves" in str(some)
 
 
 def test_models_that_gain_nothing_are_expected_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

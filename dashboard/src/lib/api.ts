@@ -409,6 +409,7 @@ export interface Plan {
     packs: { trials: number[]; gain: number | null }[];
     alone: { why: string; trials: number[] }[];
     unknown: string | null;
+    begin_alone: number[];
     bf16_gain: number | null;
   };
 }

@@ -97,6 +97,7 @@ def packing_json(packing: PackingPlan) -> shapes.PackingJson:
         "packs": [{"trials": list(pack.trials), "gain": pack.gain} for pack in packing.packs],
         "alone": [{"why": why, "trials": list(trials)} for why, trials in packing.alone.items()],
         "unknown": packing.unknown or None,
+        "begin_alone": list(packing.begin_alone),
         "bf16_gain": packing.bf16_gain,
     }
 

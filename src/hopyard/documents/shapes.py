@@ -417,6 +417,7 @@ class PackingJson(TypedDict):
     packs: Sequence[ExpectedPackJson]
     alone: Sequence[TrialsAloneJson]
     unknown: str | None
+    begin_alone: Sequence[int]
     bf16_gain: float | None
 
 

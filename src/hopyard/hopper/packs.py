@@ -43,6 +43,8 @@ class PackingPlan:
         packs: of at least two trials each, in the order in which they begin.
         alone: numbers of the trials that train one at a time, by the reason.
         unknown: a sentence on what of this is not known, and why; empty: all is known.
+        begin_alone: numbers of the trials in packs that begin one at a time, and train together once a worker has
+            trained models like theirs for some hundred batches, since recording these takes time.
         bf16_gain: how many times as long gradients of a batch take as with ``precision="bf16"``, in CPU time; None: the
             CPU has no units for it, or it was not measured. That precision is never taken by itself: results differ.
     """
@@ -50,6 +52,7 @@ class PackingPlan:
     packs: Sequence[PlannedPack] = ()
     alone: Mapping[str, Sequence[int]] = field(default_factory=dict)
     unknown: str = ""
+    begin_alone: Sequence[int] = ()
     bf16_gain: float | None = None
 
     def __str__(self) -> str:
@@ -64,6 +67,12 @@ class PackingPlan:
             if gains:
                 ends = dict.fromkeys(f"{gain:.1f}" for gain in (gains[0], gains[-1]))
                 said[0] += f", gradients of a batch {' to '.join(ends)} times as fast as one by one"
+            if self.begin_alone:
+                later = len(self.begin_alone)
+                begin = (
+                    "each begins by itself" if later == number else f"{later:,} of them begin by themselves"
+                )
+                said[0] += f"; {begin}, until a worker has trained such models for some hundred batches"
         whole = not self.packs and len(self.alone) == 1
         for why, trials in self.alone.items():
             who = (

@@ -30,6 +30,7 @@ class Probe:
         alone: of the same trials, why they train alone; empty: they do not.
         gains: by kind, how many times as long a batch takes one by one as together; those that were measured.
         failures: kinds and messages of the exceptions that ended measuring.
+        begin_alone: kinds of which trials begin one at a time.
         bf16_gain: how many times as long a batch of the first trial takes as with ``precision="bf16"``; None: unknown.
     """
 
@@ -37,6 +38,7 @@ class Probe:
     alone: tuple[str, ...]
     gains: Mapping[str, float] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
+    begin_alone: frozenset[str] = frozenset()
     bf16_gain: float | None = None
 
 
@@ -78,6 +80,7 @@ def probe_packs(
             group = groups.setdefault(kind, [])
             if kind and len(group) < most:
                 group.append((trial, replica))
+        later = frozenset(kind for kind, group in groups.items() if kind and not group[0][1].may_pack())
         gains: dict[str, float] = {}
         refused: dict[str, str] = {}
         failures: dict[str, None] = {}
@@ -106,7 +109,7 @@ def probe_packs(
                 pass
     kinds = tuple("" if refused.get(kind) else kind for kind, _ in marks)
     alone = tuple(refused.get(kind) or why for kind, why in marks)
-    return Probe(kinds, alone, gains, tuple(failures), bf16_gain)
+    return Probe(kinds, alone, gains, tuple(failures), later, bf16_gain)
 
 
 def _gain(

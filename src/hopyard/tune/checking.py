@@ -93,12 +93,13 @@ def expected_packs(
         points = [(trial.trial, dict(trial.params)) for trial in trials]
         probe: Probe = backend.submit(0, probe_packs, program, points, head, MOST_TOGETHER).result()
     left = len(trials) - len(probe.kinds)
+    kinds = [*probe.kinds, *[probe.kinds[0]] * left]
     plan = plan_packs(
         len(trials),
         backend.num_workers,
         partitions,
         order_groups=order_groups,
-        kinds=[*probe.kinds, *[probe.kinds[0]] * left],
+        kinds=kinds,
         reasons=[*probe.alone, *[probe.alone[0]] * left],
         gains=probe.gains,
         unknown="",
@@ -109,7 +110,9 @@ def expected_packs(
     unknown += [f"measuring what they gain failed ({failure})" for failure in probe.failures]
     if any(pack.gain is None for pack in plan.packs) and not probe.failures:
         unknown.append("gains that could not be measured within two seconds are unknown")
-    return replace(plan, unknown="; ".join(unknown), bf16_gain=probe.bf16_gain)
+    packed = sorted(trial for pack in plan.packs for trial in pack.trials)
+    begin_alone = [trial for trial in packed if kinds[trial] in probe.begin_alone]
+    return replace(plan, unknown="; ".join(unknown), begin_alone=begin_alone, bf16_gain=probe.bf16_gain)
 
 
 def _answer(future: Future[Any], backend: Backend, worker: int) -> Any:
