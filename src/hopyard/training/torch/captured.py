@@ -83,7 +83,8 @@ class CudaGraphs:
 
     @contextmanager
     def drawing_from(self, generator: torch.Generator) -> Iterator[None]:
-        default = torch.cuda.default_generators[self._device.index or torch.cuda.current_device()]
+        index = torch.cuda.current_device() if self._device.index is None else self._device.index
+        default = torch.cuda.default_generators[index]
         before = default.graphsafe_get_state()
         default.graphsafe_set_state(
             generator
