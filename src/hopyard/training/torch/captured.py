@@ -184,17 +184,16 @@ class Captured:
             raise _TriedError(f"batches have {some_names(others, 3)}, which no graph can read")
         form = (*form_of_batch(batch), share, add)
         times = self._met[form] = self._met.get(form, 0) + 1
-        if self._captures and times > 1:
-            batch = self._moved(form, batch)
+        moved = self._moved(form, batch) if self._captures and times > 1 else batch
         found: list[Measured | Exception] = []
         for slot in range(len(self._members)):
             with self._recorder.on(slot):
                 if not self._captures or times == 1:
                     found.append(self._alone(slot, batch, share, add))
                 elif times <= 3 or (slot, form) not in self._steps:
-                    found.append(self._both_ways(slot, form, batch, share, add))
+                    found.append(self._both_ways(slot, form, batch, moved, share, add))
                 else:
-                    found.append(self._replayed(slot, form, batch, add))
+                    found.append(self._replayed(slot, form, moved, add))
         self._recorder.join()
         return found
 
@@ -268,9 +267,10 @@ class Captured:
     # Comparing ---------------------------------------------------------------------------------
 
     def _both_ways(
-        self, slot: int, form: Any, batch: Batch, share: float | None, add: bool
+        self, slot: int, form: Any, batch: Batch, moved: Batch, share: float | None, add: bool
     ) -> Measured | Exception:
-        """What a member measures of a batch, by itself and by a graph, which is made if there is none."""
+        """What a member measures of a batch, by itself, and by a graph where it was ``moved`` to; the graph is made if
+        there is none."""
         member, before = self._members[slot], self._state(slot)
         had = [parameter.grad is not None for parameter in member.trained]
         marks, heard = member.marks(), []
@@ -290,11 +290,11 @@ class Captured:
         if (slot, form) not in self._steps:
             for parameter, own, has in zip(member.trained, self._gradients[slot], had, strict=True):
                 parameter.grad = own if has else None
-            self._steps[slot, form] = self._recorded(slot, batch, share, add)
+            self._steps[slot, form] = self._recorded(slot, moved, share, add)
             self._put_back(slot, before)
         if changed := hidden.differences(marks, member.marks(), ()):
             raise _TriedError(f"it changes {some_names(changed, 3)}")
-        again = self._replayed(slot, form, batch, add)
+        again = self._replayed(slot, form, moved, add)
         if not agree(again, found) or not agree(list(self._state(slot)), list(after)):
             raise _TriedError("a captured step would not have the same bits")
         return again
