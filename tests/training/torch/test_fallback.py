@@ -67,8 +67,8 @@ class RefusesModes(Workspace):
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        (Workspace, "a trial of it failed (RuntimeError: its module holds no workspace)"),
-        (RefusesModes, "a trial of it failed (NotImplementedError: it is written for eager PyTorch)"),
+        (Workspace, "trying it out together failed (RuntimeError: its module holds no workspace)"),
+        (RefusesModes, "trying it out together failed (NotImplementedError: it is written for eager PyTorch)"),
     ],
 )
 def test_models_of_which_no_plan_can_be_made_train_alone(

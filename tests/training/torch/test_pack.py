@@ -406,7 +406,7 @@ def test_members_whose_copies_fail_together_are_trained_and_validated_alone(
         members = replicas(small, 3)
         monkeypatch.setattr(stack.Stack, "forward", fail)
         assert together(members, visits()[0]) is None
-        assert members[0].trains_alone == "a trial of it failed (RuntimeError: no memory for this)"
+        assert members[0].trains_alone == "trying it out together failed (RuntimeError: no memory for this)"
         assert TorchReplica.validate_together(members, visits()[0], list(range(len(members)))) is None
 
 

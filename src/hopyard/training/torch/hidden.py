@@ -99,7 +99,7 @@ def of_globals(functions: Mapping[str, Any]) -> dict[Name, Any]:
             function = function.func
         names = function.__code__.co_names if isinstance(function, FunctionType) else ()
         for name in names:
-            value = function.__globals__.get(name)
+            value = function.__globals__.get(name, ...)  # names of attributes are among them
             if isinstance(value, (*_SIMPLE, list, dict, np.ndarray, torch.Tensor, np.random.Generator)):
                 found[place, name] = mark.value(value)
     return found

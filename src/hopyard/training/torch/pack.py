@@ -27,15 +27,17 @@ from hopyard.training.fallback import described, say_fallback
 from hopyard.training.measuring import LEAST_GAIN
 from hopyard.training.metric import MetricSet
 from hopyard.training.torch.captured import Captured, recorder_for
-from hopyard.training.torch.forward import Forward
+from hopyard.training.torch.forward import BatchResult, Forward
 from hopyard.training.torch.pack_losses import MemberLosses, PackLosses
 from hopyard.training.torch.session import generators_kept
 from hopyard.training.torch.signatures import Parts, is_taped, trained_of
-from hopyard.training.torch.stack import Stack, same_numbers
-from hopyard.training.torch.tape import _NotRecordedError
+from hopyard.training.torch.stack import Stack, aligned, same_numbers
+from hopyard.training.torch.tape import _NotRecordedError, mapped
 from hopyard.training.torch.taped import TapedModel, Unison
 from hopyard.training.torch.training import Sums, TrainingPass, groups_of
+from hopyard.training.torch.untouched import listening
 from hopyard.training.torch.validation import add_batch
+from hopyard.training.torch.watching import Watch, unchanged
 
 _Found = TypeVar("_Found")
 
@@ -58,6 +60,8 @@ _TAKES_LONG = f"a batch takes so long that it takes over {_MOST_PROBE_SECONDS:g}
 
 _widths: dict[tuple[str, int], int | str] = {}
 """By signature and threads: how wide stacks of these models are, or why they train one at a time."""
+_validated: set[tuple[str, int]] = set()
+"""By signature and threads: models whose outputs in validation were compared with those of stacks."""
 _in_turns: dict[tuple[str, int], int] = {}
 """By signature and threads: batches that were computed in turns, of models with tapes that are not measured yet."""
 _gains: dict[tuple[str, int], float] = {}
@@ -91,7 +95,13 @@ class PackMember:
             self._group = self._group + weight
         self._losses.append(loss)
         self._weights.append(rows if weight is None else weight)
-        self._values.append(values)
+        # Not the tensors themselves: they may be the model's own, and change.
+        self._values.append(
+            {
+                name: value.clone() if isinstance(value, torch.Tensor) else value
+                for name, value in values.items()
+            }
+        )
 
     def step(self) -> None:
         """A step of the optimizer, behind the last batch of a group."""
@@ -132,8 +142,12 @@ def train_together(
     first = replicas[0]
     failure: BaseException | None = None
     try:
-        if not train_members(first.signature, members, first.training_batches(visit), len(visit.rows)):
-            failure = _NothingTrainedError()
+        watch = Watch([member.parts for member in members])
+        batches = unchanged(first.training_batches(visit), 0)
+        with _refusals_noted(first.signature):
+            if not train_members(first.signature, members, batches, len(visit.rows)):
+                failure = _NothingTrainedError()
+            watch.check()
     except BaseException as error:
         failure = error
     found = [
@@ -155,10 +169,16 @@ def validate_together(
     errors: Sequence[Exception | None] | None = None
     failure: BaseException | None = None
     try:
-        batches = replicas[0].validation_batches(visit)
+        signature = replicas[0].signature
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         parts = [replica.parts() for replica in replicas]
-        errors = measure_members(replicas[0].signature, parts, batches, metrics, generators)
+        batches = unchanged(replicas[0].validation_batches(visit))
+        for each in parts:
+            each.head.eval()
+        with _refusals_noted(signature):
+            watch = Watch(parts)
+            errors = measure_members(signature, parts, batches, metrics, generators)
+            watch.check()
     except BaseException as error:
         failure = error
     found = [
@@ -195,12 +215,26 @@ class _NothingTrainedError(Exception):
     """Members of a pack are to be trained alone."""
 
 
+@contextmanager
+def _refusals_noted(signature: str) -> Iterator[None]:
+    """Have models of this signature train one at a time from now on, if it is seen why they must."""
+    try:
+        yield
+    except _TriedError as error:
+        _widths[signature, torch.get_num_threads()] = str(error)
+        raise
+
+
 def _left(context: AbstractContextManager[Any], error: BaseException | None) -> BaseException | None:
     """Leave a context, by an exception if there is one. Returns that, or what leaving has raised."""
+    traceback = None if error is None else error.__traceback__
     try:
         context.__exit__(None if error is None else type(error), error, None)
     except BaseException as raised:
         return raised
+    finally:
+        if error is not None:
+            error.__traceback__ = traceback  # which contextlib takes away
     return error
 
 
@@ -220,7 +254,10 @@ def _without_interrupts(
     """
     Raises:
         BaseException: ``failure``, if there is one, or what is no failure of a trial.
+        _TriedError: one of them ends the process, which is its failure where it is computed alone.
     """
+    if any(isinstance(each, SystemExit) for each in (*found, failure)):
+        raise _TriedError("one of them ended the process")
     if failure is not None:
         raise failure
     kept: list[_Found | Exception] = []
@@ -348,6 +385,7 @@ def measure_members(
         return _measure_taped(members, batches, metrics, generators)
     found: list[Exception | None] = [None] * len(members)
     stack = Stack([_layers_of(member) for member in members], generators)
+    key = (signature, torch.get_num_threads())
     losses = PackLosses(signature, [member.forward for member in members])
     with torch.no_grad():
         stack.open()
@@ -363,18 +401,39 @@ def measure_members(
                     if _computes_alone(members[0], batch):  # else each says for itself what is wrong
                         say_fallback("Validating models together failed", error)
                     return None
+                outputs = aligned(*outputs.shape, dtype=outputs.dtype).copy_(outputs)  # metrics may keep them
+                if key not in _validated and (differs := _validates_otherwise(members, batch, outputs)):
+                    raise _TriedError(differs)
+                _validated.add(key)
                 results = losses.results(outputs, batch)
                 for slot, (member, metric, result) in enumerate(zip(members, metrics, results, strict=True)):
                     if found[slot] is None:
                         try:
                             if isinstance(result, Exception):
                                 raise result
-                            add_batch(member.forward, batch, result, metric, [])
+                            add_batch(member.forward, batch, _own_labels(result), metric, [])
                         except Exception as error:
                             found[slot] = error
         finally:
             stack.close(changed=False)
     return found
+
+
+def _validates_otherwise(members: Sequence[Parts], batch: Batch, outputs: torch.Tensor) -> str:
+    """Why outputs of a stack are not those of the members; empty: they are."""
+    with generators_kept(members[0].device):
+        for member, together in zip(members, outputs.unbind(), strict=True):
+            with member.forward.autocast():
+                own = member.forward.outputs(batch)
+            if not isinstance(own, torch.Tensor) or not same_numbers(own, together):
+                return "validation would not have the same bits"
+    return ""
+
+
+def _own_labels(result: BatchResult) -> BatchResult:
+    """The result with labels that metrics may change."""
+    copied: Any = mapped(result.labels, lambda each: each.clone() if isinstance(each, torch.Tensor) else each)
+    return result._replace(labels=copied)
 
 
 def _computes_alone(member: Parts, batch: Batch) -> bool:
@@ -408,7 +467,8 @@ def _measure_taped(
                     try:
                         if isinstance(result, Exception):
                             raise result
-                        add_batch(member.forward, batch, result, metric, member.estimator.step_metrics())
+                        given = member.estimator.step_metrics()
+                        add_batch(member.forward, batch, _own_labels(result), metric, given)
                     except Exception as error:
                         found[slot] = error
     finally:
@@ -520,10 +580,10 @@ def _width(signature: str, members: Sequence[PackMember], batch: Batch) -> int |
                 chosen = _probed(signature, members, batch)
             except Exception as error:
                 is_known = isinstance(error, _NotRecordedError)
-                chosen = str(error) if is_known else f"a trial of it failed ({described(error)})"
+                chosen = str(error) if is_known else f"trying it out together failed ({described(error)})"
                 if is_taped(members[0].parts):  # they were tried themselves, and may keep what nobody sees
                     _widths[signature, torch.get_num_threads()] = chosen
-                    raise (_TriedError if is_known else _TogetherError)(chosen) from error
+                    raise _TriedError(chosen) from error
         _widths[signature, torch.get_num_threads()] = chosen
     return chosen
 
@@ -630,8 +690,10 @@ def _taped_copies(signature: str, members: Sequence[PackMember]) -> Iterator[Uni
     own = [_taped(member.parts, _copied(member.generator)) for member in members]
     unison = Unison(signature, own, trains=True)
     try:
-        with unison.kept():
+        with listening(drops=True) as heard, unison.kept():
             yield unison
+        if heard:
+            raise _NotRecordedError(f"it {heard[0]}")
     finally:
         unison.close(changed=False)
 

@@ -101,10 +101,14 @@ class PackLosses:
         gradient = torch.zeros_like(outputs)
         for slot, forward in enumerate(self._forwards):
             own = outputs[slot].detach().requires_grad_()
+            # A function may change outputs in place, or do without them; a module of PyTorch's does not.
+            given = own if self._is_torchs else own.clone()
             try:
-                result = forward.result(own, batch, training=True)
+                result = forward.result(given, batch, training=True)
                 loss = result.loss if share is None else result.loss * share
-                (gradient[slot],) = torch.autograd.grad(loss, own)
+                (by_outputs,) = torch.autograd.grad(loss, own, allow_unused=not self._is_torchs)
+                if by_outputs is not None:
+                    gradient[slot] = by_outputs
                 found.append((result.loss.detach(), result.weight))
             except Exception as error:  # the user's loss refuses what this member gives
                 found.append(error)

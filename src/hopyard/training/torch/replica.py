@@ -190,7 +190,7 @@ class TorchReplica(Replica):
 
     def _marks(self) -> dict[Name, Any]:
         """Marks of all that the user's model and functions keep beside parameters and buffers."""
-        return self._fingerprint(()) | hidden.of_globals(self._functions())
+        return hidden.of_globals(self._functions()) | self._fingerprint(())
 
     @property
     def signature(self) -> str:

@@ -55,6 +55,8 @@ def signature_of(parts: Parts) -> tuple[str, str]:
         (not _is_torchs(parts.scheduler), "its scheduler is none of torch.optim.lr_scheduler"),
         (loss is not None and not _is_pure(loss.module), "its loss may keep something from batch to batch"),
         (any(map(_has_hooks, parts.head.parameters())), "a parameter has hooks for its gradient"),
+        (_has_step_hooks(parts.optimizer), "its optimizer has hooks"),
+        (_shares_memory(parts.head), "a parameter shares its memory with another tensor"),
         (
             any(getattr(part, "sparse", False) is True for part in parts.head.modules()),
             "it has sparse gradients",
@@ -155,8 +157,13 @@ def _has_hooks(parameter: nn.Parameter) -> bool:
     return bool(own._backward_hooks or own._post_accumulate_grad_hooks)
 
 
+def _has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    own: Any = optimizer
+    return bool(own._optimizer_step_pre_hooks or own._optimizer_step_post_hooks)
+
+
 def _is_torchs(thing: Any) -> bool:
-    return thing is None or type(thing).__module__.startswith("torch.optim.")
+    return thing is None or f"{type(thing).__module__}.".startswith("torch.optim.")
 
 
 def _is_pure(loss: Any) -> bool:
@@ -164,3 +171,22 @@ def _is_pure(loss: Any) -> bool:
     if isinstance(loss, nn.Module):
         return type(loss).__module__ == "torch.nn.modules.loss"
     return isinstance(loss, types.FunctionType) and not keeps_something(loss)
+
+
+def _shares_memory(head: nn.Module) -> bool:
+    """Whether a parameter lies in memory that another tensor of a module uses too, so that it cannot be moved."""
+    tensors: dict[int, torch.Tensor] = {}
+    for part in head.modules():
+        for value in (*part._parameters.values(), *part._buffers.values(), *vars(part).values()):
+            if isinstance(value, torch.Tensor):
+                tensors[id(value)] = value
+    places = [_memory(each) for each in tensors.values()]
+    return any(
+        each.requires_grad and places.count(_memory(each)) > 1
+        for each in tensors.values()
+        if isinstance(each, nn.Parameter) and each.numel()
+    )
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

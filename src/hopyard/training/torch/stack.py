@@ -86,10 +86,18 @@ def chain_of(module: nn.Module) -> list[nn.Module] | str:
     return layers
 
 
+_CALLS = ("__call__", "train", "eval")
+
+
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
     if any(value for name, value in vars(module).items() if name.endswith("_hooks")):
         raise _NotAChainError(f"the {type(module).__name__} has hooks")
     kind = type(module)
+    own = [
+        name for name in _CALLS if name in vars(module) or getattr(kind, name) is not getattr(nn.Module, name)
+    ]
+    if own or "forward" in vars(module):
+        raise _NotAChainError(f"the {kind.__name__} has a {(*own, 'forward')[0]} of its own")
     if kind in (nn.Linear, nn.Dropout, Squeeze, ToDouble, *_POINTWISE, *_ONE_BY_ONE):
         if getattr(module, "inplace", False) and kind not in (nn.ReLU, nn.Dropout):
             raise _NotAChainError(f"the {kind.__name__} works in place")

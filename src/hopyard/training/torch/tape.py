@@ -116,11 +116,13 @@ def record(compute: Callable[[], Any], named: Mapping[str, torch.Tensor]) -> Tap
         _NotRecordedError: it does what cannot be recorded.
     """
     recorder = _Recorder(named)
-    with _readers_refused(), recorder:
+    with PATCHING, _readers_refused(), recorder:
         result = compute()
     return recorder.tape(result)
 
 
+PATCHING = threading.RLock()
+"""Held while something of PyTorch's or Python's is replaced: what replaced it has to be put back in order."""
 _READERS: tuple[tuple[Any, str], ...] = (
     *((torch.Tensor, name) for name in ("numpy", "tolist", "__dlpack__", "tensor_split")),
     (torch, "tensor_split"),

@@ -33,13 +33,15 @@ from hopyard.training.torch.rules import Differing
 from hopyard.training.torch.stack import aligned, same_numbers
 from hopyard.training.torch.tape import Tape, _NotRecordedError, _TouchedError, mapped, record
 from hopyard.training.torch.untouched import (
-    buffers_kept,
     copied,
     drawing_from,
+    gradients_kept,
     listening,
     members_kept,
     off_values,
+    own_tensors,
     surroundings,
+    tensors_kept,
 )
 from hopyard.wording import some_names
 
@@ -52,7 +54,7 @@ _MOST_FORMS = 16
 _OFTEN = 4
 """Batches of a shape, beside the first one, that are computed in turns before a plan for them is worth it."""
 
-_HEAD, _BATCH, _SHARE = "model: ", "batch: ", "share of the group"
+_HEAD, _BATCH, _SHARE, _GRADIENT = "model: ", "batch: ", "share of the group", "gradient: "
 
 
 _Form: TypeAlias = tuple[Any, ...]
@@ -69,10 +71,10 @@ class _Recorded(NamedTuple):
 
 
 class _Alone(NamedTuple):
-    """What a member came to alone: what it found, its buffers behind that, and the state of its generator."""
+    """What a member came to alone: what it found, its own tensors behind that, and the state of its generator."""
 
     found: Any
-    buffers: dict[str, torch.Tensor]
+    tensors: dict[str, torch.Tensor]
     drawn: torch.Tensor
 
 
@@ -203,7 +205,9 @@ class Unison:
     def _stack(self, name: str, parameters: Sequence[nn.Parameter]) -> None:
         """Move parameters of one name into slots of one tensor, if they are of one shape."""
         first = parameters[0]
-        if any(each.shape != first.shape or not each.is_contiguous() for each in parameters):
+        # convolutions choose their kernels by strides, also where a dimension is of size 1
+        strides = first.new_empty(first.shape, device="meta").stride()
+        if any(each.shape != first.shape or each.stride() != strides for each in parameters):
             self._gradients.append((None, [torch.empty_like(each) for each in parameters]))
             return
         whole, gradients = (
@@ -233,6 +237,10 @@ class Unison:
 
         Returns: of each member what it found, or the exception that it raised.
         """
+        if not add:
+            for member in self._members:
+                for parameter in member.trained:
+                    parameter.grad = None
         found = self._planned(batch, share)
         if found is None or isinstance(found, Exception):
             each = [self.gradients_alone(slot, batch, share, add) for slot in range(len(self._members))]
@@ -295,7 +303,7 @@ class Unison:
         with ExitStack() as kept:
             for member in self._members:
                 kept.enter_context(members_kept(member.head))
-            kept.enter_context(buffers_kept(self._members))
+            kept.enter_context(tensors_kept(self._members))
             yield
         for member, before in zip(self._members, marks, strict=True):
             if names := hidden.differences(before, member.marks(), ()):
@@ -328,13 +336,20 @@ class Unison:
     def gradients_alone(
         self, slot: int, batch: Batch, share: float | None, add: bool
     ) -> Measured | Exception:
-        """As :meth:`gradients`, of one member, which computes them as it does alone."""
+        """As :meth:`gradients`, of one member, which computes them as it does alone.
+
+        Raises:
+            _TriedError: it changes gradients itself.
+        """
         member = self._members[slot]
+        before = [parameter.grad for parameter in member.trained]
         try:
             with drawing_from(member.generator):
                 measured, gradients, _ = gradients_of(member, batch, share)
         except Exception as error:
             return error
+        if any(parameter.grad is not grad for parameter, grad in zip(member.trained, before, strict=True)):
+            raise _TriedError("it changes gradients")
         for place, gradient in enumerate(gradients):
             parameter, own = member.trained[place], self._gradients[place][1][slot]
             if gradient is None:
@@ -389,17 +404,19 @@ class Unison:
         except Exception:  # of a loss, for instance: they say so by themselves
             return self._ran(plan, inputs)
         states = [generator.get_state() for generator in inputs.generators]
-        with buffers_kept(self._members):
+        with tensors_kept(self._members):
             found = self._ran(plan, inputs)
             drawn = [generator.get_state() for generator in inputs.generators]
-            buffers = [dict(member.head.named_buffers()) for member in self._members]
-            buffers = [{name: each.clone() for name, each in own.items()} for own in buffers]
+            tensors = [
+                {name: each.detach().clone() for name, each in own_tensors(member).items()}
+                for member in self._members
+            ]
         for generator, state in zip(inputs.generators, states, strict=True):
             generator.set_state(state)
         try:
             self._check(found, [each.found for each in alone])
-            for own, each, state in zip(buffers, alone, drawn, strict=True):
-                if not agree(own, each.buffers) or not torch.equal(state, each.drawn):
+            for own, each, state in zip(tensors, alone, drawn, strict=True):
+                if not agree(own, each.tensors) or not torch.equal(state, each.drawn):
                     raise _NotRecordedError("buffers or random numbers would not be the same")
         except _NotRecordedError as error:
             self.failure = str(error)
@@ -407,10 +424,10 @@ class Unison:
         plan.is_confirmed = True
         for generator, state in zip(inputs.generators, drawn, strict=True):
             generator.set_state(state)
-        for member, own in zip(self._members, buffers, strict=True):
-            for name, buffer in member.head.named_buffers():
-                if not same_numbers(buffer, own[name]):
-                    buffer.data.copy_(own[name])
+        for member, own in zip(self._members, tensors, strict=True):
+            for name, tensor in own_tensors(member).items():
+                if not same_numbers(tensor.detach(), own[name]):
+                    tensor.data.copy_(own[name])
         return found
 
     def _is_worth_it(self, form: _Form) -> bool:
@@ -489,7 +506,7 @@ class Unison:
             )
         form, took = self._form(batch, share), None
         copies = [member._replace(generator=copied(member.generator)) for member in self._members]
-        with off_values(self._members), buffers_kept(self._members):
+        with off_values(self._members), tensors_kept(self._members):
             recorded, alone = [], []
             for member, own in zip(copies, self._members, strict=True):
                 kept = self._recorded(member, batch, share)
@@ -544,12 +561,12 @@ class Unison:
     def _alone(self, member: TapedModel, batch: Batch, share: float | None) -> _Alone:
         """What a member comes to alone; it is left as it was."""
         generator = copied(member.generator)
-        with buffers_kept([member]), drawing_from(generator):
+        with tensors_kept([member]), drawing_from(generator):
             found = (
                 gradients_of(member, batch, share, check=False) if self._trains else _validated(member, batch)
             )
-            buffers = {name: buffer.clone() for name, buffer in member.head.named_buffers()}
-        return _Alone(found[:2], buffers, generator.get_state())
+            tensors = {name: tensor.detach().clone() for name, tensor in own_tensors(member).items()}
+        return _Alone(found[:2], tensors, generator.get_state())
 
     def _recorded(self, member: TapedModel, batch: Batch, share: float | None) -> _Recorded:
         """A tape of what a member does with a batch.
@@ -573,11 +590,13 @@ class Unison:
         try:
             with (
                 members_kept(member.head),
-                buffers_kept([member]),
+                tensors_kept([member]),
                 drawing_from(copied(member.generator)),
-                listening() as heard,
+                listening(drops=True) as heard,
+                gradients_kept(member.trained, share is not None) as gradients,
             ):
-                tape = record(compute, {**_tensors(member.head), **_named(batch, shared)})
+                given = {_GRADIENT + str(place): gradient for place, gradient in enumerate(gradients)}
+                tape = record(compute, {**_tensors(member.head), **_named(batch, shared), **given})
         except BaseException as error:
             if names := hidden.differences(marks, member.marks(), ()):
                 why = (
@@ -593,6 +612,8 @@ class Unison:
             raise _NotRecordedError(f"it {heard[0]}")
         if surroundings() != before:
             raise _NotRecordedError("it draws random numbers that are not PyTorch's")
+        if any(name.startswith(_GRADIENT) for name in tape.given.values()):
+            raise _NotRecordedError("it reads gradients")
         outputs = mapped(returned[0][2], stand_in)
         return _Recorded(tape, tape.digest(), tape.reads(), now, outputs)
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from hopyard.training.torch.stack import same_numbers
-from hopyard.training.torch.tape import _NotRecordedError
+from hopyard.training.torch.tape import PATCHING, _NotRecordedError
 from hopyard.wording import some_names
 
 
@@ -26,14 +26,17 @@ def surroundings() -> Any:
 
 
 class _Stream:
-    """A stream of text, noting that this thread writes to it."""
+    """A stream of text, noting that this thread writes to it; what it writes is dropped if it ``drops`` that."""
 
-    def __init__(self, stream: Any, heard: list[str]) -> None:
-        self._stream, self._heard, self._thread = stream, heard, threading.get_ident()
+    def __init__(self, stream: Any, heard: list[str], drops: bool) -> None:
+        self._stream, self._heard, self._drops = stream, heard, drops
+        self._thread = threading.get_ident()
 
     def write(self, text: str) -> Any:
         if threading.get_ident() == self._thread:
             self._heard.append("prints")
+            if self._drops:
+                return len(text)
         return self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -41,23 +44,32 @@ class _Stream:
 
 
 @contextmanager
-def listening() -> Iterator[list[str]]:
-    """Note what this thread prints and logs meanwhile, which no tape says again."""
+def listening(drops: bool = False) -> Iterator[list[str]]:
+    """Note what this thread prints and logs meanwhile, which no tape says again.
+
+    Args:
+        drops: what is said is dropped, as it is said again by what follows.
+    """
     heard: list[str] = []
-    call, thread = logging.Logger.callHandlers, threading.get_ident()
+    thread = threading.get_ident()
+    PATCHING.acquire()
+    call = logging.Logger.callHandlers
 
     def noted(logger: logging.Logger, record: logging.LogRecord) -> None:
         if threading.get_ident() == thread:
             heard.append("logs")
+            if drops:
+                return
         call(logger, record)
 
     setattr(logging.Logger, "callHandlers", noted)  # noqa: B010 - for loggers of any kind
-    out, error = (cast(IO[str], _Stream(stream, heard)) for stream in (sys.stdout, sys.stderr))
+    out, error = (cast(IO[str], _Stream(stream, heard, drops)) for stream in (sys.stdout, sys.stderr))
     try:
         with redirect_stdout(out), redirect_stderr(error):
             yield heard
     finally:
         setattr(logging.Logger, "callHandlers", call)  # noqa: B010
+        PATCHING.release()
 
 
 def copied(generator: torch.Generator) -> torch.Generator:
@@ -106,22 +118,43 @@ def members_kept(head: nn.Module) -> Iterator[None]:
         raise _NotRecordedError("it changes which parameters require gradients")
 
 
+def own_tensors(member: Any) -> dict[str, torch.Tensor]:
+    """Parameters and buffers of a member by name, without those of a base that it shares."""
+    tensors = [*member.head.named_parameters(), *member.head.named_buffers()]
+    return {name: each for name, each in tensors if member.base is None or not member.base.has(each)}
+
+
 @contextmanager
-def buffers_kept(members: Sequence[Any]) -> Iterator[None]:
-    """Put the members' own buffers back afterwards."""
-    own = [
-        buffer
-        for member in members
-        for buffer in member.head.buffers()
-        if member.base is None or not member.base.has(buffer)
-    ]
-    before = [buffer.clone() for buffer in own]
+def tensors_kept(members: Sequence[Any]) -> Iterator[None]:
+    """Put the values of the members' own parameters and buffers back afterwards."""
+    own = [tensor for member in members for tensor in own_tensors(member).values()]
+    before = [tensor.detach().clone() for tensor in own]
     try:
         yield
     finally:
-        for buffer, value in zip(own, before, strict=True):
-            if not same_numbers(buffer, value):
-                buffer.data.copy_(value)
+        for tensor, value in zip(own, before, strict=True):
+            if not same_numbers(tensor.detach(), value):
+                tensor.data.copy_(value)
+
+
+@contextmanager
+def gradients_kept(trained: Sequence[nn.Parameter], given: bool) -> Iterator[list[torch.Tensor]]:
+    """Have parameters no gradients meanwhile, or gradients of zeros if they are ``given`` some, which are yielded.
+
+    Raises:
+        _NotRecordedError: they have got others.
+    """
+    before = [parameter.grad for parameter in trained]
+    own = [torch.zeros_like(parameter) if given else None for parameter in trained]
+    for parameter, gradient in zip(trained, own, strict=True):
+        parameter.grad = gradient
+    try:
+        yield [gradient for gradient in own if gradient is not None]
+        if any(parameter.grad is not gradient for parameter, gradient in zip(trained, own, strict=True)):
+            raise _NotRecordedError("it changes gradients")
+    finally:
+        for parameter, gradient in zip(trained, before, strict=True):
+            parameter.grad = gradient
 
 
 @contextmanager
