@@ -145,7 +145,7 @@ class Captured:
     """Losses and gradients of models, batch by batch, by captured steps.
 
     Attributes:
-        failure: empty; see :class:`hopyard.training.torch.taped.Unison`.
+        failure, has_moved: nothing; see :class:`hopyard.training.torch.taped.Unison`.
 
     Args:
         members: alike, on one device; their ``generator`` is of the CPU's random numbers.
@@ -154,6 +154,7 @@ class Captured:
     """
 
     failure: str = ""
+    has_moved: bool = False
 
     def __init__(
         self, members: Sequence[TapedModel], seeds: Sequence[int], recorder: StepRecorder, batches: int

@@ -318,6 +318,8 @@ def train_members(
             lockstep.close(changed=True)
             if lockstep.failure:
                 _widths[signature, torch.get_num_threads()] = lockstep.failure
+    if any(lockstep.has_moved for _, lockstep in groups):
+        raise _TriedError("it puts other memory behind its parameters")
     return True
 
 
@@ -506,13 +508,14 @@ class _Lockstep:
     """Losses and gradients of models of one ``signature``, batch by batch.
 
     Attributes:
-        failure: see :class:`hopyard.training.torch.taped.Unison`.
+        failure, has_moved: see :class:`hopyard.training.torch.taped.Unison`.
 
     Args:
         forwards: of the members, for labels and losses.
     """
 
     failure: str = ""
+    has_moved: bool = False
 
     def __init__(
         self,
@@ -579,7 +582,7 @@ def _width(signature: str, members: Sequence[PackMember], batch: Batch) -> int |
             try:
                 chosen = _probed(signature, members, batch)
             except Exception as error:
-                is_known = isinstance(error, _NotRecordedError)
+                is_known = isinstance(error, (_NotRecordedError, _TriedError))
                 chosen = str(error) if is_known else f"trying it out together failed ({described(error)})"
                 if is_taped(members[0].parts):  # they were tried themselves, and may keep what nobody sees
                     _widths[signature, torch.get_num_threads()] = chosen

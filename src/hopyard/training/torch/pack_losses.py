@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from hopyard.data.reading.views import Batch
 from hopyard.errors import EstimatorError
+from hopyard.training.estimator import _TriedError
 from hopyard.training.torch.forward import BatchResult, Forward
 from hopyard.training.torch.loss import Loss
 from hopyard.training.torch.stack import draws_of, same_numbers
@@ -107,9 +108,12 @@ class PackLosses:
                 result = forward.result(given, batch, training=True)
                 loss = result.loss if share is None else result.loss * share
                 (by_outputs,) = torch.autograd.grad(loss, own, allow_unused=not self._is_torchs)
-                if by_outputs is not None:
-                    gradient[slot] = by_outputs
+                if by_outputs is None:  # then parameters have none, and steps leave them
+                    raise _TriedError("its loss may do without the model's outputs")
+                gradient[slot] = by_outputs
                 found.append((result.loss.detach(), result.weight))
+            except _TriedError:
+                raise
             except Exception as error:  # the user's loss refuses what this member gives
                 found.append(error)
         return found, gradient

@@ -170,6 +170,7 @@ class Unison:
 
     Attributes:
         failure: why members are computed one by one, if a plan has failed that was made for them; else empty.
+        has_moved: whether a parameter was found elsewhere than in its slot at the end.
 
     Args:
         trains: whether the models are trained; else they are validated.
@@ -181,7 +182,8 @@ class Unison:
         self._trains = trains
         self.failure: str = ""
         self._branches: dict[_Form, list[tuple[PackPlan, Any]]] = {}
-        self._own: list[tuple[nn.Parameter, torch.Tensor]] = []
+        self.has_moved: bool = False
+        self._own: list[tuple[nn.Parameter, torch.Tensor, torch.Tensor]] = []
         self._stacked: dict[str, torch.Tensor] = {}
         self._gradients: list[tuple[torch.Tensor | None, Sequence[torch.Tensor]]] = []
         names = {id(parameter): name for name, parameter in members[0].head.named_parameters()}
@@ -216,14 +218,15 @@ class Unison:
         self._stacked[_HEAD + name] = whole
         self._gradients.append((gradients, gradients.unbind()))
         for parameter, slot in zip(parameters, whole.unbind(), strict=True):
-            self._own.append((parameter, parameter.data))
+            self._own.append((parameter, parameter.data, slot))
             slot.copy_(parameter.data)
             parameter.data = slot
 
     def close(self, changed: bool) -> None:
         """Give members their own memory for parameters back, with the values of now if these may have ``changed``."""
         with torch.no_grad():
-            for parameter, own in self._own:
+            for parameter, own, slot in self._own:
+                self.has_moved = self.has_moved or parameter.data_ptr() != slot.data_ptr()
                 if changed:
                     own.copy_(parameter.data)
                 parameter.data = own
