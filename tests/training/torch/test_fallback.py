@@ -68,7 +68,10 @@ class RefusesModes(Workspace):
     ("model", "why"),
     [
         (Workspace, "trying it out together failed (RuntimeError: its module holds no workspace)"),
-        (RefusesModes, "trying it out together failed (NotImplementedError: it is written for eager PyTorch)"),
+        (
+            RefusesModes,
+            "trying it out together failed (NotImplementedError: it is written for eager PyTorch)",
+        ),
     ],
 )
 def test_models_of_which_no_plan_can_be_made_train_alone(

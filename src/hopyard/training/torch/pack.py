@@ -446,6 +446,7 @@ def _computes_alone(member: Parts, batch: Batch) -> bool:
     return True
 
 
+@torch.no_grad()
 def _measure_taped(
     members: Sequence[Parts],
     batches: Iterable[Batch],

@@ -349,6 +349,8 @@ class Unison:
         try:
             with drawing_from(member.generator):
                 measured, gradients, _ = gradients_of(member, batch, share)
+        except _NotRecordedError as error:
+            raise _TriedError(str(error)) from error
         except Exception as error:
             return error
         if any(parameter.grad is not grad for parameter, grad in zip(member.trained, before, strict=True)):
@@ -661,7 +663,12 @@ def gradients_of(
             total = result.loss * share
         else:
             total = result.loss * result.weight
-        gradients = torch.autograd.grad(total, list(member.trained), allow_unused=True)
+        try:
+            gradients = torch.autograd.grad(total, list(member.trained), allow_unused=True)
+        except RuntimeError as error:
+            if "use_reentrant" in str(error):
+                raise _NotRecordedError("it has a reentrant checkpoint, which needs backward()") from error
+            raise
         if any(gradient is not None and gradient.is_sparse for gradient in gradients):
             raise _NotRecordedError("it has sparse gradients")
     values = {
