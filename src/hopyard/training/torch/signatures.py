@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -56,7 +57,10 @@ def signature_of(parts: Parts) -> tuple[str, str]:
         (loss is not None and not _is_pure(loss.module), "its loss may keep something from batch to batch"),
         (any(map(_has_hooks, parts.head.parameters())), "a parameter has hooks for its gradient"),
         (_has_step_hooks(parts.optimizer), "its optimizer has hooks"),
-        (_shares_memory(parts.head), "a parameter shares its memory with another tensor"),
+        (
+            not parts.streams and _shares_memory(parts.head),
+            "a parameter shares its memory with another tensor",
+        ),
         (
             any(getattr(part, "sparse", False) is True for part in parts.head.modules()),
             "it has sparse gradients",
@@ -180,9 +184,9 @@ def _shares_memory(head: nn.Module) -> bool:
         for value in (*part._parameters.values(), *part._buffers.values(), *vars(part).values()):
             if isinstance(value, torch.Tensor):
                 tensors[id(value)] = value
-    places = [_memory(each) for each in tensors.values()]
+    places = Counter(map(_memory, tensors.values()))
     return any(
-        each.requires_grad and places.count(_memory(each)) > 1
+        each.requires_grad and places[_memory(each)] > 1
         for each in tensors.values()
         if isinstance(each, nn.Parameter) and each.numel()
     )
