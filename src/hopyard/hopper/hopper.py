@@ -147,6 +147,7 @@ class Hopper:
         self._kinds: dict[int, str | None] = {}
         """By trials, as workers have said: a mark of those that it may train with; None: it trains alone."""
         self._kind_of_new: str | None = "" if options.packs_first else None
+        """Kind of trials of which no worker has said anything."""
         self._may_stay_resident = homes is None and options.checkpoint_every != "unit"
         self._saved_at: dict[int, float] = {}
         self._must_save: set[int] = set()

@@ -200,7 +200,9 @@ def gain_together(replicas: Sequence[Any], visit: Visit, seeds: Sequence[int]) -
     signature = replicas[0].signature
     try:
         for batch, _ in () if members[0].parts.streams else replicas[0].training_batches(visit):
-            alone = _seconds_alone(signature, members[0], batch) if is_taped(members[0].parts) else 0.0
+            alone = 0.0
+            with suppress(_NotRecordedError):  # which is found again below, and noted
+                alone = _seconds_alone(signature, members[0], batch) if is_taped(members[0].parts) else 0.0
             if 2 * _STEPS_OF_PROBE * alone <= _MOST_PROBE_SECONDS:
                 with suppress(_TogetherError):  # of models that are no use any more
                     _width(signature, members, batch)
