@@ -76,6 +76,17 @@ class Replaces(Twice):
         self.mean = x.mean(0)
 
 
+class ReplacesAgain(Twice):
+    """Ends with a buffer that may lie where the first one lay."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs = super().forward(x)
+        if self.training and len(x) != 16:
+            for _ in range(4):
+                self.mean = self.mean + 0.1
+        return outputs
+
+
 class Moves(Twice):
     def rarely(self, x: torch.Tensor) -> None:
         self.one.weight.data = self.one.weight.data * 0.5
@@ -262,11 +273,12 @@ def refusing(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 OUTSIDE = "it draws random numbers outside of its layers, or not PyTorch's"
-MOVED = "it replaces tensors, or changes the mode, of "
+MOVED = "it replaces tensors of "
 CASES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "nothing": (lambda: {"model": Twice()}, ""),
     "an attribute": (lambda: {"model": Scales()}, "it changes model.scale"),
     "a buffer": (lambda: {"model": Replaces()}, MOVED),
+    "a buffer, again": (lambda: {"model": ReplacesAgain()}, MOVED),
     "data": (lambda: {"model": Moves()}, "it puts other memory behind its parameters"),
     "flags": (lambda: {"model": Freezes()}, MOVED),
     "draws": (lambda: {"model": Draws()}, OUTSIDE),

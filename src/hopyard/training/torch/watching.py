@@ -43,24 +43,30 @@ class Watch:
             if names := hidden.differences(marks, member.marks(), ()):
                 raise _TriedError(f"it changes {some_names(names, 3)}")
             now = _modules(member.head)
-            if now != modules:
-                names = [name or "itself" for name in now if now[name] != modules.get(name)]
-                raise _TriedError(f"it replaces tensors, or changes the mode, of {some_names(names, 3)}")
+            if now.keys() != modules.keys():
+                raise _TriedError("it changes which modules it has")
+            if names := [name for name in now if not _alike(now[name], modules[name])]:
+                shown = some_names([name or "the model" for name in names], 3)
+                raise _TriedError(f"it replaces tensors of {shown}, or changes the mode")
 
 
-def _modules(head: nn.Module) -> dict[str, Any]:
-    """Of each module, whether it trains, which tensors it has, and which of these require gradients."""
-    return {
-        name: (
-            {
-                key: (id(each), each is not None and each.requires_grad)
-                for key, each in part._parameters.items()
-            },
-            {key: id(each) for key, each in part._buffers.items()},
-            part.training,
-        )
-        for name, part in head.named_modules()
-    }
+def _modules(head: nn.Module) -> dict[str, list[Any]]:
+    """Of each module its tensors, kept so that none takes another one's place in memory, which of these require
+    gradients, and whether it trains."""
+    found: dict[str, list[Any]] = {}
+    for name, part in head.named_modules():
+        tensors = [*part._parameters.items(), *part._buffers.items()]
+        flags = [each is not None and each.requires_grad for each in part._parameters.values()]
+        found[name] = [each for item in tensors for each in item] + [*flags, part.training]
+    return found
+
+
+def _alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether both are the same objects, or the same names and numbers."""
+    return len(some) == len(others) and all(
+        one is other or (isinstance(one, (str, int, bool)) and one == other)
+        for one, other in zip(some, others, strict=True)
+    )
 
 
 def unchanged(batches: Iterable[_Given], number: int | None = None) -> Iterator[_Given]:
@@ -76,12 +82,14 @@ def unchanged(batches: Iterable[_Given], number: int | None = None) -> Iterator[
         batch: Any = given if number is None else given[number]  # type: ignore[index]
         before = _versions(batch)
         yield given
-        if _versions(batch) != before:
+        if not _alike(_versions(batch), before):
             raise _TriedError("it changes its batches")
 
 
 def _versions(batch: Any) -> list[Any]:
+    """Names and values of a batch, and how often each value was written to."""
     return [
-        (name, id(value), value._version if isinstance(value, torch.Tensor) else None)
+        each
         for name, value in batch.items()
+        for each in (name, value, value._version if isinstance(value, torch.Tensor) else None)
     ]
