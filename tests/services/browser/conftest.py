@@ -143,8 +143,8 @@ class Watched:
 
 @pytest.fixture
 def visit(chromium: Browser, serve: object, tmp_path: Path) -> Iterator[Watched]:
-    """``visit(address)``: a page, which must have nothing to complain of. It is closed before servers end, and before the
-    files of the test are deleted."""
+    """``visit(address)``: a page, which must have nothing to complain of. It is closed before servers end and files of
+    the test are deleted."""
     watched = Watched(chromium)
     yield watched
     watched.close()
