@@ -240,10 +240,6 @@ class Unison:
 
         Returns: of each member what it found, or the exception that it raised.
         """
-        if not add:
-            for member in self._members:
-                for parameter in member.trained:
-                    parameter.grad = None
         found = self._planned(batch, share)
         if found is None or isinstance(found, Exception):
             each = [self.gradients_alone(slot, batch, share, add) for slot in range(len(self._members))]
@@ -345,6 +341,8 @@ class Unison:
             _TriedError: it changes gradients itself.
         """
         member = self._members[slot]
+        for parameter in () if add else member.trained:
+            parameter.grad = None
         before = [parameter.grad for parameter in member.trained]
         try:
             with drawing_from(member.generator):
@@ -566,7 +564,11 @@ class Unison:
     def _alone(self, member: TapedModel, batch: Batch, share: float | None) -> _Alone:
         """What a member comes to alone; it is left as it was."""
         generator = copied(member.generator)
-        with tensors_kept([member]), drawing_from(generator):
+        with (
+            tensors_kept([member]),
+            drawing_from(generator),
+            gradients_kept(member.trained, share is not None),
+        ):
             found = (
                 gradients_of(member, batch, share, check=False) if self._trains else _validated(member, batch)
             )
