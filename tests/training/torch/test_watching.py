@@ -213,6 +213,11 @@ def clearing(model: nn.Module, batch: Any) -> dict[str, Any]:
     return {"loss": functional.cross_entropy(model(batch["features"]), batch["label"])}
 
 
+def counting_gradients(model: nn.Module, batch: Any) -> dict[str, Any]:
+    loss = functional.cross_entropy(model(batch["features"]), batch["label"])
+    return {"loss": loss, "gradients": sum(each.grad is not None for each in model.parameters())}
+
+
 def adding(model: nn.Module, batch: Any) -> dict[str, Any]:
     if len(batch["label"]) != 16:
         batch["more"] = batch["label"]
@@ -309,6 +314,11 @@ CASES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         lambda: {"model": Twice(), "loss": None, "step": clearing, "accumulate": 2},
         "it changes gradients",
     ),
+    "gradients that are there": (
+        lambda: {"model": Twice(), "loss": None, "step": counting_gradients, "accumulate": 2},
+        "it reads gradients",
+    ),
+    "gradients that are not": (lambda: {"model": Twice(), "loss": None, "step": counting_gradients}, ""),
     "a batch that grows": (
         lambda: {"model": Twice(), "loss": None, "step": adding},
         "it changes its batches",

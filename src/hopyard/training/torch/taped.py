@@ -534,6 +534,7 @@ class Unison:
                     return took
                 self._check(found, alone)
             self._check_rows(copies[0], batch, share, recorded[0])
+            self._check_gradients(copies[0], batch, share, recorded[0])
             if key not in _plans:
                 if len(_plans) >= _MOST_PLANS:
                     del _plans[next(iter(_plans))]
@@ -575,8 +576,13 @@ class Unison:
             tensors = {name: tensor.detach().clone() for name, tensor in own_tensors(member).items()}
         return _Alone(found[:2], tensors, generator.get_state())
 
-    def _recorded(self, member: TapedModel, batch: Batch, share: float | None) -> _Recorded:
+    def _recorded(
+        self, member: TapedModel, batch: Batch, share: float | None, begins: bool = False
+    ) -> _Recorded:
         """A tape of what a member does with a batch.
+
+        Args:
+            begins: the batch is the first of a group, so that no parameter has a gradient yet.
 
         Raises:
             _TouchedError: to record it has changed what the model keeps.
@@ -600,7 +606,7 @@ class Unison:
                 tensors_kept([member]),
                 drawing_from(copied(member.generator)),
                 listening(drops=True) as heard,
-                gradients_kept(member.trained, share is not None) as gradients,
+                gradients_kept(member.trained, share is not None and not begins) as gradients,
             ):
                 given = {_GRADIENT + str(place): gradient for place, gradient in enumerate(gradients)}
                 tape = record(compute, {**_tensors(member.head), **_named(batch, shared), **given})
@@ -632,6 +638,13 @@ class Unison:
         again = self._recorded(member, other, share)
         if again.reads == recorded.reads and again.digest != recorded.digest:
             raise _NotRecordedError("it does other things with other rows")
+
+    def _check_gradients(
+        self, member: TapedModel, batch: Batch, share: float | None, recorded: _Recorded
+    ) -> None:
+        """See whether the member does the same where parameters have no gradients yet."""
+        if share is not None and self._recorded(member, batch, share, begins=True).digest != recorded.digest:
+            raise _NotRecordedError("it reads gradients")
 
 
 # One member -----------------------------------------------------------------------------------
