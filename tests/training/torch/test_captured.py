@@ -186,6 +186,12 @@ def test_a_single_member_does_too(streams: int, device: str, recorder: Again) ->
     check_same(CASES["branch"], device, count=6, streams=streams)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_frozen_tensors_that_a_model_writes_are_written_once(device: str, recorder: Again) -> None:
+    check_same(lambda number: {"model": Teacher()}, device)
+    assert device == "cuda" or recorder.replays
+
+
 class Counting(nn.Linear):
     calls = 0
 
@@ -235,6 +241,24 @@ class Deciding(nn.Linear):
         return -outputs if self.training and outputs.sum() > 1e6 else outputs
 
 
+class Teacher(Branch):
+    """Has a frozen layer that follows another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = nn.Linear(WIDTH, 8).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.teacher.weight.mul_(0.9).add_(self.one.weight.detach(), alpha=0.1)
+        return super().forward(x) + self.teacher(x)[:, :3]
+
+
+def clearing(model: nn.Module, batch: Any) -> dict[str, Any]:
+    model.zero_grad()
+    return {"loss": functional.cross_entropy(model(batch["x"]), batch["class"])}
+
+
 def with_rows(model: nn.Module, batch: Any) -> dict[str, Any]:
     return {"loss": functional.cross_entropy(model(batch["x"]), batch["class"]), "rows": len(batch["x"])}
 
@@ -246,6 +270,10 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "draws": (lambda number: {"model": Drawing(WIDTH, 3)}, "it draws random numbers that are not PyTorch's"),
     "replaces": (lambda number: {"model": Replacing(WIDTH, 3)}, "it replaces mean"),
     "sparse": (lambda number: {"model": Sparse(), **SGD}, "it has sparse gradients"),
+    "clears": (
+        lambda number: {"model": chain(), "loss": None, "step": clearing, "accumulate": 2},
+        "it changes gradients",
+    ),
     "constants": (
         lambda number: {"model": chain(), "loss": None, "step": with_rows},
         "its step gives rows, which no graph can compute",

@@ -22,7 +22,13 @@ from hopyard.training.fallback import described
 from hopyard.training.torch import hidden
 from hopyard.training.torch.tape import _NotRecordedError, mapped
 from hopyard.training.torch.taped import Measured, TapedModel, agree, form_of_batch, gradients_of, stand_in
-from hopyard.training.torch.untouched import drawing_from, listening, members_kept, surroundings
+from hopyard.training.torch.untouched import (
+    drawing_from,
+    listening,
+    members_kept,
+    own_tensors,
+    surroundings,
+)
 from hopyard.wording import some_names
 
 _FEWEST_BATCHES = 20
@@ -86,9 +92,8 @@ class CudaGraphs:
         index = torch.cuda.current_device() if self._device.index is None else self._device.index
         default = torch.cuda.default_generators[index]
         before = default.graphsafe_get_state()
-        default.graphsafe_set_state(
-            generator
-        )  # both are one from here on, also for graphs captured meanwhile
+        # Both are one from here on, also for graphs that are captured meanwhile.
+        default.graphsafe_set_state(generator)
         try:
             yield
         finally:
@@ -210,6 +215,9 @@ class Captured:
     def _alone(self, slot: int, batch: Batch, share: float | None, add: bool) -> Measured | Exception:
         """What a member measures of a batch, computed as it does alone."""
         member, before = self._members[slot], surroundings()
+        for parameter in () if add else member.trained:
+            parameter.grad = None
+        gradients = [parameter.grad for parameter in member.trained]
         try:
             with drawing_from(member.generator), self._recorder.drawing_from(self._generators[slot]):
                 measured, has, _ = self._computed(slot, batch, share, add)
@@ -221,6 +229,8 @@ class Captured:
             return error
         if surroundings() != before:
             raise _TriedError("it draws random numbers that are not PyTorch's")
+        if any(each.grad is not gradient for each, gradient in zip(member.trained, gradients, strict=True)):
+            raise _TriedError("it changes gradients")
         self._point(slot, has, add)
         return measured
 
@@ -273,7 +283,7 @@ class Captured:
         """What a member measures of a batch, by itself, and by a graph where it was ``moved`` to; the graph is made if
         there is none."""
         member, before = self._members[slot], self._state(slot)
-        had = [parameter.grad is not None for parameter in member.trained]
+        had = [add and parameter.grad is not None for parameter in member.trained]
         marks, heard = member.marks(), []
         try:
             with members_kept(member.head), listening() as heard:
@@ -315,8 +325,8 @@ class Captured:
         return _Step(replay, measured, has, mapped(outputs, stand_in))
 
     def _state(self, slot: int) -> _State:
-        """Buffers, gradients and generators of a member as they are."""
-        tensors = [each.clone() for each in self._changing(slot)]
+        """A member's own tensors, gradients and generators as they are."""
+        tensors = [each.detach().clone() for each in self._changing(slot)]
         return _State(tensors, self._members[slot].generator.get_state(), self._generators[slot].get_state())
 
     def _put_back(self, slot: int, state: _State) -> None:
@@ -327,9 +337,7 @@ class Captured:
         self._generators[slot].set_state(state.device)
 
     def _changing(self, slot: int) -> list[torch.Tensor]:
-        member = self._members[slot]
-        buffers = [each for each in member.head.buffers() if member.base is None or not member.base.has(each)]
-        return [*buffers, *self._gradients[slot]]
+        return [*own_tensors(self._members[slot]).values(), *self._gradients[slot]]
 
 
 def _cloned(value: Any) -> Any:
